@@ -18,7 +18,7 @@ EXAMPLE = "compare runs.csv --baseline base"
 
 @dataclass(frozen=True, kw_only=True)
 class CompareOptions(Options):
-    """Options of `compare`: files of runs, the baseline, and what the columns are."""
+    """Options of `compare`: files of runs, their columns, and the baseline."""
 
     files: tuple[Path, ...] = argument(
         "FILE",

@@ -95,8 +95,8 @@ def contrasts(
     runs, completed = np.sum(~np.isnan(table), 1), complete(table)
     if np.isnan(completed).any() or not design.weights:
         return pd.DataFrame(columns=[*NOTHING, "effect", "weights", "aliases"])
-    known = text_errors or {}
-    errors = [known.get(effect, StandardError(0.0, math.inf)) for effect in design.weights]
+    given_errors = text_errors or {}
+    errors = [given_errors.get(effect, StandardError(0.0, math.inf)) for effect in design.weights]
     text_se, text_df = np.array([(error.se, error.df) for error in errors]).T
     estimates = estimate_effects(design, completed, runs, text_se, text_df, alpha / len(errors))
     return pd.DataFrame(

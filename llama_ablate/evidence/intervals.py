@@ -202,22 +202,22 @@ def simultaneous(
     size = max((len(values) if family is None else family) - np.sum(equal), 1)
     level = alpha / size * np.broadcast_to(np.asarray(shares, float), n.shape)
     # Rows that are equal bit for bit neither lend nor borrow a variance.
-    known = np.where(equal[:, None], math.nan, values)
+    noisy = np.where(equal[:, None], math.nan, values)
     known_df = np.where(np.isnan(se), math.inf, df)
-    found = pd.DataFrame(estimate(known, np.nan_to_num(se), known_df, level), index)
+    rows = pd.DataFrame(estimate(noisy, np.nan_to_num(se), known_df, level), index)
     same = {"mean": 0.0, "low": 0.0, "high": 0.0, "alpha": alpha}
-    found = found.assign(n=n, **{k: found[k].where(~equal, value) for k, value in same.items()})
-    return found[[*NOTHING]]
+    rows = rows.assign(n=n, **{k: rows[k].where(~equal, value) for k, value in same.items()})
+    return rows[[*NOTHING]]
 
 
-def widen(found: pd.DataFrame, bias: tuple[float, float]) -> pd.DataFrame:
+def widen(rows: pd.DataFrame, bias: tuple[float, float]) -> pd.DataFrame:
     """Widen intervals by the ends of a bias interval.
 
     `bias` comes from a repeated baseline (`bound_bias`). An interval never becomes narrower: a
     lower end of the bias above 0, or an upper end below 0, counts as 0.
     """
     less, more = max(bias[1], 0.0), min(bias[0], 0.0)
-    return found.assign(low=found["low"] - less, high=found["high"] - more)
+    return rows.assign(low=rows["low"] - less, high=rows["high"] - more)
 
 
 def scale_ends(ends: tuple[float, float], weight: float) -> tuple[float, float]:

@@ -73,20 +73,20 @@ def judge(row: Mapping[str, Any], margin: float | None = None) -> str:
 
 def _lost_more(row: Mapping[str, Any]) -> bool:
     """Return whether a variant lost significantly more runs than the baseline."""
-    own, other = ((row[f"{side}_lost"], row[f"{side}_runs"]) for side in ("own", "other"))
-    if own[0] * other[1] <= other[0] * own[1]:
+    variant, other = ((row[f"{side}_lost"], row[f"{side}_runs"]) for side in ("own", "other"))
+    if variant[0] * other[1] <= other[0] * variant[1]:
         return False
-    return (own[0] == own[1] and not other[0]) or fisher(own, other) <= row["alpha"]
+    return (variant[0] == variant[1] and not other[0]) or fisher(variant, other) <= row["alpha"]
 
 
 def negate(row: Mapping[str, Any]) -> dict[str, Any]:
     """Return the row of the negated difference, with both sides exchanged."""
     other = {"own": "other", "other": "own"}
-    turned = dict(row) | {"mean": -row["mean"], "low": -row["high"], "high": -row["low"]}
+    negated = dict(row) | {"mean": -row["mean"], "low": -row["high"], "high": -row["low"]}
     for name in SIDES:
         side, _, count = name.partition("_")
-        turned[name] = row[f"{other[side]}_{count}"]
-    return turned
+        negated[name] = row[f"{other[side]}_{count}"]
+    return negated
 
 
 def seeds_to_decide(row: Mapping[str, Any], margin: float | None = None) -> float:

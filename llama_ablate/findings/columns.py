@@ -69,9 +69,9 @@ def list_means(section: str) -> list[str]:
 
 
 def list_shown(section: str) -> Iterator[tuple[str, Column]]:
-    """Yield the columns that a table of a report shows, those of narrow tables first."""
-    shown = [(name, column) for name, column in COLUMNS[section].items() if column.title]
-    yield from sorted(shown, key=lambda named: not named[1].first)
+    """Yield the columns of a report's table, the columns of narrow tables first."""
+    titled = [(name, column) for name, column in COLUMNS[section].items() if column.title]
+    yield from sorted(titled, key=lambda named: not named[1].first)
 
 
 def list_rows(frame: pd.DataFrame) -> list[dict[str, Any]]:

@@ -55,8 +55,8 @@ _OTHER_ITEMS = "the runs have answered other items"
 class Paired(NamedTuple):
     """Paired samples of two variants, with the standard error from held-out texts or task items."""
 
-    own: dict[int, float]
-    other: dict[int, float]
+    first: dict[int, float]
+    second: dict[int, float]
     error: StandardError | None = None
     #: Whether the numbers are shares of items.
     is_share: bool = False
@@ -66,7 +66,7 @@ class Paired(NamedTuple):
     @property
     def differences(self) -> dict[int, float]:
         """Paired differences by seed or process."""
-        return {key: value - self.other[key] for key, value in self.own.items()}
+        return {key: value - self.second[key] for key, value in self.first.items()}
 
 
 _NO_ERROR = StandardError(math.nan, math.nan)
@@ -94,7 +94,7 @@ def find_samples(table: Table, metric: str) -> Samples:
     counted = ("ok", *UNSTABLE) if describes_training(table, metric) else ("ok",)
     runs = find_comparable(table)
     runs = runs[runs["outcome"].isin(counted)].dropna(subset=metric)
-    return _spread(runs, metric)
+    return _list_by_seed(runs, metric)
 
 
 @once
@@ -102,16 +102,16 @@ def find_losses(table: Table) -> Samples:
     """Return the reported losses by variant id and seed."""
     runs, none = find_comparable(table), pd.Series(dtype=float)
     is_known = np.isfinite(runs.get(table.loss, none).reindex(runs.index).astype(float))
-    return _spread(runs[is_known & runs["outcome"].eq("ok")], table.loss)
+    return _list_by_seed(runs[is_known & runs["outcome"].eq("ok")], table.loss)
 
 
-def _spread(runs: pd.DataFrame, column: str) -> dict[str, dict[int, Any]]:
+def _list_by_seed(runs: pd.DataFrame, column: str) -> dict[str, dict[int, Any]]:
     """Return a column of runs by variant id and seed."""
-    spread: dict[str, dict[int, Any]] = {}
+    by_seed: dict[str, dict[int, Any]] = {}
     rows = zip(runs["variant"], runs["seed"], runs.get(column, ()), strict=False)
     for variant, seed, value in rows:
-        spread.setdefault(variant, {})[seed] = value
-    return spread
+        by_seed.setdefault(variant, {})[seed] = value
+    return by_seed
 
 
 def loss_split(table: Table, metric: str | None) -> str:
@@ -127,8 +127,8 @@ def loss_split(table: Table, metric: str | None) -> str:
 def describes_training(table: Table, metric: str) -> bool:
     """Return whether a metric describes training instead of the trained model."""
     named = table.measured[table.measured["name"].eq(metric)]
-    of_runs = named.loc[named["run"].ne(""), "metric"]
-    return len(named) > 0 and bool(of_runs.eq(TRAINING).all())
+    run_metrics = named.loc[named["run"].ne(""), "metric"]
+    return len(named) > 0 and bool(run_metrics.eq(TRAINING).all())
 
 
 def compare(
@@ -164,26 +164,26 @@ def compare(
         samples = [_take_logarithms(of) for of in samples]
     # A repeated baseline that is equal bit for bit has no error, on any text.
     is_equal = [
-        a in table.plan.repeated and of.own == of.other
+        a in table.plan.repeated and of.first == of.second
         for (a, _), of in zip(pairs, samples, strict=True)
     ]
     errors = [
         _NO_ERROR if equal or not of.error else of.error
         for equal, of in zip(is_equal, samples, strict=True)
     ]
-    found = simultaneous(
+    rows = simultaneous(
         pd.DataFrame([of.differences for of in samples], dtype=float).set_axis(index),
         pd.DataFrame([(error.se, error.df) for error in errors], index, columns=["se", "df"]),
         family=size,
         shares=[(shares or {}).get(variant, 1.0) for variant, _ in pairs],
     )
     if _is_counted(table, metric):
-        found = found.assign(low=found["mean"], high=found["mean"])
+        rows = rows.assign(low=rows["mean"], high=rows["mean"])
     elif any(of.is_share for of in samples):  # relative differences are no shares
-        found = found.assign(low=found["low"].clip(lower=-1), high=found["high"].clip(upper=1))
+        rows = rows.assign(low=rows["low"].clip(lower=-1), high=rows["high"].clip(upper=1))
     elif loss_split(table, metric):
-        found = _widen_by_bias(table, found)
-    return found.join(counts.set_axis(index)).assign(why_not=[of.why_not for of in samples])
+        rows = _widen_by_bias(table, rows)
+    return rows.join(counts.set_axis(index)).assign(why_not=[of.why_not for of in samples])
 
 
 def _pair_samples(
@@ -197,22 +197,22 @@ def _pair_samples(
     parts = [part for part in table.parts if {*pair} <= {v.id for v in part.plan.variants}]
     if len(parts) == 1:
         return _pair_samples(parts[0], metric, pair, seeds)
-    own, other = dict[int, float](), dict[int, float]()
+    first, second = dict[int, float](), dict[int, float]()
     for part in reversed(parts or [table]):
         samples = find_samples(part, metric)
         a, b = (samples.get(id_, {}) for id_ in pair)
         shared = [key for key in a if key in b and (seeds is None or key in seeds)]
-        own |= {key: a[key] for key in shared}
-        other |= {key: b[key] for key in shared}
+        first |= {key: a[key] for key in shared}
+        second |= {key: b[key] for key in shared}
     answers = find_answers(table, metric)
     if any(id_ in answers for id_ in pair):
-        return _pair_answers(answers, pair, own, other)
+        return _pair_answers(answers, pair, first, second)
     error = None
-    if own and (split := loss_split(table, metric)):
+    if first and (split := loss_split(table, metric)):
         weights = {pair[0]: 1.0, pair[1]: -1.0}
-        error = find_text_error(dict.fromkeys(own, weights), find_documents(table, split))
+        error = find_text_error(dict.fromkeys(first, weights), find_documents(table, split))
         error = error if error and error.se > 0 else None
-    return Paired(own, other, error)
+    return Paired(first, second, error)
 
 
 def _take_logarithms(paired: Paired) -> Paired:
@@ -220,12 +220,12 @@ def _take_logarithms(paired: Paired) -> Paired:
 
     The standard error is divided by the mean of the second variant.
     """
-    kept = [key for key, value in paired.own.items() if value > 0 and paired.other[key] > 0]
-    own, other = ({key: of[key] for key in kept} for of in (paired.own, paired.other))
-    error = paired.error if kept else None
+    keys = [key for key, value in paired.first.items() if value > 0 and paired.second[key] > 0]
+    first, second = ({key: of[key] for key in keys} for of in (paired.first, paired.second))
+    error = paired.error if keys else None
     if error:
-        error = replace(error, se=error.se / fmean(other.values()))
-    logs = [{key: math.log(value) for key, value in of.items()} for of in (own, other)]
+        error = replace(error, se=error.se / fmean(second.values()))
+    logs = [{key: math.log(value) for key, value in of.items()} for of in (first, second)]
     return Paired(logs[0], logs[1], error, why_not=paired.why_not)
 
 
@@ -238,7 +238,7 @@ def _is_counted(table: Table, metric: str) -> bool:
 @once
 def _list_ended(table: Table) -> dict[str, dict[int, Any]]:
     """Return how the comparable runs ended, by variant id and seed."""
-    return _spread(find_comparable(table), "ended")
+    return _list_by_seed(find_comparable(table), "ended")
 
 
 def _count_sides(
@@ -247,10 +247,10 @@ def _count_sides(
     """Count the outcomes of both sides of each pair over their common seeds."""
     ended, rows = _list_ended(table), []
     for pair in pairs:
-        own, other = (ended.get(id_, {}) for id_ in pair)
-        chosen = seeds.get(pair[0], own)
-        both = [seed for seed in own if seed in other and seed in chosen]
-        sides = count_ended(own[s] for s in both), count_ended(other[s] for s in both)
+        first, second = (ended.get(id_, {}) for id_ in pair)
+        chosen = seeds.get(pair[0], first)
+        both = [seed for seed in first if seed in second and seed in chosen]
+        sides = count_ended(first[s] for s in both), count_ended(second[s] for s in both)
         rows.append([value for side in sides for value in side.values()])
     return pd.DataFrame(rows, columns=[*SIDES])
 
@@ -259,8 +259,8 @@ def _compare_lost(table: Table, outcome: str, pair: Pair, level: float) -> dict[
     """Compare two variants' shares of finished runs with an outcome, at every tuning point."""
     finished = table.planned[table.planned["outcome"].isin(FINAL)]
     ends = (finished.loc[finished["variant"].eq(id_), "outcome"] for id_ in pair)
-    own, other = ((int(of.eq(outcome).sum()), len(of)) for of in ends)
-    return compare_rates(own, other, level)
+    first, second = ((int(of.eq(outcome).sum()), len(of)) for of in ends)
+    return compare_rates(first, second, level)
 
 
 @once
@@ -270,19 +270,19 @@ def find_bias(table: Table) -> tuple[float, float] | None:
     return bound_bias([value for pair in pairs for value in pair.differences.values()])
 
 
-def _widen_by_bias(table: Table, found: pd.DataFrame) -> pd.DataFrame:
+def _widen_by_bias(table: Table, rows: pd.DataFrame) -> pd.DataFrame:
     """Widen differences between the baseline and a variant by the bias that all variants share."""
     ends = find_bias(table) or NO_BIAS
     if ends == NO_BIAS:
-        return found
+        return rows
     signs = [
         (against == table.base) - (variant == table.base)
         if {variant, against}.isdisjoint(table.plan.repeated)
         else 0
-        for variant, against in found.index
+        for variant, against in rows.index
     ]
-    parts = [widen(found[np.equal(signs, sign)], scale_ends(ends, sign)) for sign in {*signs}]
-    return pd.concat(parts).loc[found.index]
+    parts = [widen(rows[np.equal(signs, sign)], scale_ends(ends, sign)) for sign in {*signs}]
+    return pd.concat(parts).loc[rows.index]
 
 
 def pair_differences(table: Table, runs: pd.DataFrame) -> dict[str, list[float]]:
@@ -382,9 +382,9 @@ def find_answers(table: Table, metric: str) -> Mapping[str, Mapping[int, Answers
     rows = rows[rows["samples"].map(len).gt(1) & rows["quantity"].ne("groups")]
     if rows.empty:
         return {}
-    of_task = values[values["task"].eq(rows["task"].iloc[0])]
-    prints = of_task.dropna(subset="fingerprint").set_index("run")["fingerprint"].to_dict()
-    groups = of_task[of_task["quantity"].eq("groups")].set_index("run")["samples"].to_dict()
+    task_rows = values[values["task"].eq(rows["task"].iloc[0])]
+    prints = task_rows.dropna(subset="fingerprint").set_index("run")["fingerprint"].to_dict()
+    groups = task_rows[task_rows["quantity"].eq("groups")].set_index("run")["samples"].to_dict()
     answers: dict[str, dict[int, Answers]] = {}
     for row in iterate(rows):
         of = np.array(groups.get(row.run, ()), float)
@@ -400,36 +400,36 @@ def find_answers(table: Table, metric: str) -> Mapping[str, Mapping[int, Answers
 def _pair_answers(
     answers: Mapping[str, Mapping[int, Answers]],
     pair: Pair,
-    own: Mapping[int, float],
-    other: Mapping[int, float],
+    first: Mapping[int, float],
+    second: Mapping[int, float],
 ) -> Paired:
     """Pair the scores of runs that answered the same items, with the error from the items."""
-    of_pair = answers.get(pair[0], {}), answers.get(pair[1], {})
-    prints = {s: {of[s].fingerprint for of in of_pair if s in of} for s in own}
-    alike = [seed for seed in own if len(prints[seed]) == 1]
-    is_share = any(scored.is_accuracy for of in of_pair for scored in of.values())
+    pair_answers = answers.get(pair[0], {}), answers.get(pair[1], {})
+    prints = {s: {of[s].fingerprint for of in pair_answers if s in of} for s in first}
+    alike = [seed for seed in first if len(prints[seed]) == 1]
+    is_share = any(scored.is_accuracy for of in pair_answers for scored in of.values())
     return Paired(
-        {seed: own[seed] for seed in alike},
-        {seed: other[seed] for seed in alike},
-        _find_item_error(*of_pair, alike),
+        {seed: first[seed] for seed in alike},
+        {seed: second[seed] for seed in alike},
+        _find_item_error(*pair_answers, alike),
         is_share,
-        "" if len(alike) == len(own) else _OTHER_ITEMS,
+        "" if len(alike) == len(first) else _OTHER_ITEMS,
     )
 
 
 def _find_item_error(
-    own: Mapping[int, Answers], other: Mapping[int, Answers], seeds: Sequence[int]
+    first: Mapping[int, Answers], second: Mapping[int, Answers], seeds: Sequence[int]
 ) -> StandardError | None:
     """Return the standard error of a score difference due to the choice of items.
 
     Return None without seeds, and if runs of different seeds answered different items.
     """
-    if not seeds or len({own[seed].fingerprint for seed in seeds}) > 1:
+    if not seeds or len({first[seed].fingerprint for seed in seeds}) > 1:
         return None
-    first = own[seeds[0]]
-    least = least_error(len(first.scores)) if first.is_accuracy else 0.0
-    differences = np.array([own[seed].scores - other[seed].scores for seed in seeds])
-    if len({*first.groups}) > 1:
-        differences = by_group(differences, first.groups)
+    answers = first[seeds[0]]
+    least = least_error(len(answers.scores)) if answers.is_accuracy else 0.0
+    differences = np.array([first[seed].scores - second[seed].scores for seed in seeds])
+    if len({*answers.groups}) > 1:
+        differences = by_group(differences, answers.groups)
     error = item_error(differences, least=least)
     return error if error.se > 0 else None

@@ -154,10 +154,10 @@ def _name_verdict(table: Table, row: Mapping[str, Any], own: set[str], of_base: 
 def _describe_size(table: Table, variant: PlannedVariant) -> dict[str, Any]:
     """Return the parameters, FLOPs and state bytes of a variant."""
     contexts = table.experiment.state_contexts
-    asked = contexts[1] if len(contexts) > 1 else None
+    asked_context = contexts[1] if len(contexts) > 1 else None
     counts = {name: getattr(variant, name) for name in ("flops_per_token", "kv_bytes_per_token")}
     counts |= {"state_bytes": variant.state_bytes}
-    counts |= {"asked_state_bytes": variant.state_growth.get(asked or 0)}
+    counts |= {"asked_state_bytes": variant.state_growth.get(asked_context or 0)}
     return {
         "parameters": variant.parameters,
         "active_parameters": variant.active,
@@ -166,7 +166,7 @@ def _describe_size(table: Table, variant: PlannedVariant) -> dict[str, Any]:
         "solved": variant.solved,
         **{name: math.nan if count is None else float(count) for name, count in counts.items()},
         "context": contexts[0],
-        "asked_context": asked,
+        "asked_context": asked_context,
         "epochs": table.plan.passes(variant) if has_mixtures(table) else None,
     }
 
@@ -199,8 +199,8 @@ def _average(reported: pd.DataFrame, table: Table) -> pd.DataFrame:
     """
     ok, means = reported[reported["outcome"].eq("ok")], {}
     for name in list_means("comparison"):
-        of_split = f"{table.split}_{name}"
-        chosen = of_split if of_split in ok else name
+        split_name = f"{table.split}_{name}"
+        chosen = split_name if split_name in ok else name
         if chosen in ok:
             means[name] = ok.groupby("variant")[chosen].mean()
     return pd.DataFrame(means)
@@ -217,6 +217,6 @@ def _list_broken_guards(table: Table) -> dict[str, str]:
 
 def _add_decimals(frame: pd.DataFrame) -> pd.DataFrame:
     """Add the number of decimals of all losses, as the narrowest interval justifies."""
-    known = frame[frame["high"] > frame["low"]]
-    digits = [decimals(*ends) for ends in zip(known["low"], known["high"], strict=True)]
+    bounded = frame[frame["high"] > frame["low"]]
+    digits = [decimals(*ends) for ends in zip(bounded["low"], bounded["high"], strict=True)]
     return frame.assign(places=max(digits, default=decimals(math.nan, math.nan)))

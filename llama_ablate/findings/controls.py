@@ -40,14 +40,14 @@ def check_controls(table: Table) -> pd.DataFrame:
     rows = []
     for variant, row in zip(table.plan.variants, list_rows(compare_variants(table)), strict=True):
         if variant.role == "positive":
-            found = "positive", *_check_positive(row, table.margin)
+            check = "positive", *_check_positive(row, table.margin)
         elif variant.id in table.plan.repeated:
-            found = "repeat", *_check_repeat(row)
+            check = "repeat", *_check_repeat(row)
         elif variant.role:
-            found = "redraw", "", _describe_redraw(row)
+            check = "redraw", "", _describe_redraw(row)
         else:
             continue
-        rows.append(dict(zip(("control", "result", "why"), found, strict=True)))
+        rows.append(dict(zip(("control", "result", "why"), check, strict=True)))
         rows[-1]["label"] = variant.label
     return make_frame(rows, "controls")
 

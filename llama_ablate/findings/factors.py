@@ -60,13 +60,13 @@ def estimate_factors(table: Table) -> pd.DataFrame:
     estimated = list_rows(find_contrasts(table))
     if not estimated:
         return make_frame([], "factors")
-    found = {row["effect"]: row for row in estimated}
+    estimates = {row["effect"]: row for row in estimated}
     names, cells = name_levels(table), _list_cells(table)
     rates = compare_variants(table)["rate"]
     rate = next((text for text in rates if text), "")
-    size = {effect: abs(row["mean"]) for effect, row in found.items()}
+    size = {effect: abs(row["mean"]) for effect, row in estimates.items()}
     largest = {effect.factors: size[effect] for effect in sorted(size, key=lambda of: size[of])}
-    usual = float(np.median([row["high"] - row["low"] for row in found.values()]))
+    usual = float(np.median([row["high"] - row["low"] for row in estimates.values()]))
 
     def place(effect: FactorEffect) -> tuple[object, ...]:
         magnitude = largest.get(effect.factors, 0.0)
@@ -76,8 +76,8 @@ def estimate_factors(table: Table) -> pd.DataFrame:
     rows = [
         {
             "factor": " x ".join(effect.factors),
-            **_name_effect(effect, names, found),
-            **_judge(table, effect, cells, found.get(effect), usual),
+            **_name_effect(effect, names, estimates),
+            **_judge(table, effect, cells, estimates.get(effect), usual),
             "rate": rate if "train.optimizer" in effect.factors else "",
         }
         for effect in sorted(every_effect(levels, [*names]), key=place)
@@ -89,13 +89,13 @@ def _judge(
     table: Table,
     effect: FactorEffect,
     cells: Sequence[PlannedVariant],
-    found: Mapping[str, Any] | None,
+    estimates: Mapping[str, Any] | None,
     usual: float,
 ) -> dict[str, Any]:
     """Return the interval of an effect, its verdict, and why the interval is wide."""
-    row = found or {**NOTHING, "aliases": ()}
+    row = estimates or {**NOTHING, "aliases": ()}
     word, why = NOT_ESTIMABLE, "its combinations were not run, or failed"
-    if found:
+    if estimates:
         runs = find_reported(table)
         ended = [runs.loc[runs["variant"].isin(ids), "ended"] for ids in _sides(effect, cells)]
         sides = [value for of in ended for value in count_ended(of).values()]
@@ -124,7 +124,7 @@ def _sides(effect: FactorEffect, cells: Sequence[PlannedVariant]) -> tuple[list[
 
 
 def _name_effect(
-    effect: FactorEffect, names: LevelNames, found: Mapping[FactorEffect, Mapping[str, Any]]
+    effect: FactorEffect, names: LevelNames, estimates: Mapping[FactorEffect, Mapping[str, Any]]
 ) -> dict[str, Any]:
     """Return the columns that name an effect.
 
@@ -140,12 +140,12 @@ def _name_effect(
     (base, level), second = other[0], names[effect.factors[1]]
     beyond = {base: 0.0} | {
         of.levels[1][1]: row["mean"]
-        for of, row in found.items()
+        for of, row in estimates.items()
         if of.factors == effect.factors and of.levels[0] == (off, on)
     }
     alone = [
         row["mean"] * (1 if of.levels == ((off, on),) else -1)
-        for of, row in found.items()
+        for of, row in estimates.items()
         if of.factors == effect.factors[:1] and {*of.levels[0]} == {off, on}
     ]
     is_known = alone and beyond.keys() == second.keys()
@@ -173,17 +173,17 @@ def compare_axes(table: Table) -> pd.DataFrame:
     """
     estimated, rows = list_rows(find_contrasts(table)), []
     for name, labels in name_levels(table).items():
-        found = [row for row in estimated if row["effect"].factors == (name,)]
-        if not found or len(found) < math.comb(len(labels), 2):
+        estimates = [row for row in estimated if row["effect"].factors == (name,)]
+        if not estimates or len(estimates) < math.comb(len(labels), 2):
             continue
         above, surely = (dict.fromkeys(labels, -math.inf) for _ in range(2))
-        for row in found:
+        for row in estimates:
             ((off, on),) = row["effect"].levels
             above[on], above[off] = max(above[on], row["mean"]), max(above[off], -row["mean"])
             surely[on], surely[off] = max(surely[on], row["low"]), max(surely[off], -row["high"])
         first, *others = sorted(labels, key=lambda level: above[level])
         low = max(0.0, *surely.values())
-        high = max(max(row["high"], -row["low"]) for row in found)
+        high = max(max(row["high"], -row["low"]) for row in estimates)
         form = f"+.{decimals(low, high)}f"
         order = [labels[first], *(f"{labels[level]} {above[level]:{form}}" for level in others)]
         lowest = [labels[level] for level in (first, *others) if not surely[level] > 0]

@@ -39,7 +39,7 @@ _COORDINATES = (
 #: errors of these averages.
 _TOKEN_QUANTITIES = ("loss", "floor", "excess_loss")
 _ERRORS = ("loss_se", "excess_loss_se")
-_OF_RUN = ("id", "outcome", "reason", "too_short", "steps_done")
+_RECORD_FIELDS = ("id", "outcome", "reason", "too_short", "steps_done")
 
 
 @dataclass(frozen=True, eq=False)
@@ -147,13 +147,13 @@ def read_tables(results: Results) -> tuple[tuple[Table, ...], Record | None]:
         first = first or record
         for reading in plan.readings(plan.table_of(id_)):
             reader.add(_list_metrics(record, reading), record.variant, id_, record.seed, reading)
-        run = {name: getattr(record, name) for name in _OF_RUN}
+        run = {name: getattr(record, name) for name in _RECORD_FIELDS}
         runs.append({**run, "label": label_of[record.variant], "seed": record.seed})
         machines[id_] = _describe_machine(record)
     for id_ in label_of:
         reader.add(results.variant_metrics[id_], id_)
     ended = correct_outcomes(
-        pd.DataFrame(runs, columns=[*_OF_RUN, "label", "seed"]), results.curve, plan.tables
+        pd.DataFrame(runs, columns=[*_RECORD_FIELDS, "label", "seed"]), results.curve, plan.tables
     )
     values, attempts = reader.values(), reader.attempts()
     ended = ended.set_index("id")
@@ -236,10 +236,10 @@ def _make_table(
     label_of = {id_: variant.label for id_, variant in variants.items()}
 
     def select(rows: pd.DataFrame) -> pd.DataFrame:
-        """Return the rows of the table's runs, then those of its variants."""
-        of_runs = rows["run"].isin(ids) & rows["reading"].eq(reading)
-        of_variants = rows["run"].eq("") & rows["variant"].isin(label_of)
-        rows = rows[of_runs | of_variants].drop(columns="reading")
+        """Return the rows of the table's runs and variants."""
+        run_rows = rows["run"].isin(ids) & rows["reading"].eq(reading)
+        variant_rows = rows["run"].eq("") & rows["variant"].isin(label_of)
+        rows = rows[run_rows | variant_rows].drop(columns="reading")
         return rows.assign(label=rows["variant"].map(label_of), table=table.name)
 
     values = select(values)
@@ -288,9 +288,9 @@ def _spread_numbers(values: pd.DataFrame) -> pd.DataFrame:
 
     Of a number with several values, the last that is not NaN is returned.
     """
-    of_runs = values[values["run"].ne("")]
-    wide = of_runs.pivot_table("value", "run", "name", aggfunc="last", dropna=False)
-    return wide.reindex(columns=of_runs["name"].unique())
+    run_rows = values[values["run"].ne("")]
+    wide = run_rows.pivot_table("value", "run", "name", aggfunc="last", dropna=False)
+    return wide.reindex(columns=run_rows["name"].unique())
 
 
 def _hypothesis_labels(plan: PlanDocument, table: PlannedTable) -> set[str]:
@@ -316,8 +316,10 @@ def _list_metrics(record: Record, reading: str) -> dict[str, Measurement]:
         measured_row("train_s", record.train_s, "s", "train_time"),
     )
     # Branches are evaluated in the first document mode alone.
-    kept = [v for v in loop.rows if not (reading and " ".join(sorted(v.coordinates)) == BRANCH)]
-    return {**record.read(reading), TRAINING: replace(loop, rows=(*kept, *costs))}
+    training_rows = [
+        v for v in loop.rows if not (reading and " ".join(sorted(v.coordinates)) == BRANCH)
+    ]
+    return {**record.read(reading), TRAINING: replace(loop, rows=(*training_rows, *costs))}
 
 
 def _describe_machine(record: Record) -> dict[str, str]:

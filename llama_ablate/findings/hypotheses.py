@@ -101,8 +101,8 @@ def _list_unjudged(frames: Frames) -> Iterator[dict[str, Any]]:
     refused = [refusal for refusal in frames.plan.refused if refusal.where[0] == "hypotheses"]
     for refusal in sorted(refused, key=lambda one: int(one.where[1])):
         if isinstance(refusal.value, dict):
-            stated = ", ".join(f"{key} {value}" for key, value in refusal.value.items() if value)
-            yield {"hypothesis": stated, "result": NO_LONGER_JUDGED, "n": 0}
+            statement = ", ".join(f"{key} {value}" for key, value in refusal.value.items() if value)
+            yield {"hypothesis": statement, "result": NO_LONGER_JUDGED, "n": 0}
 
 
 def _find_pair(entry: Hypothesis, table: Table) -> Pair:

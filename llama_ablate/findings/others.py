@@ -51,32 +51,32 @@ def compare_others(table: Table) -> pd.DataFrame:
     rows = []
     for metric in metrics:
         relative = bool(metric.guard and metric.guard.is_relative)
-        found: dict[str, dict[str, Any]] = {}
+        differences: dict[str, dict[str, Any]] = {}
         for ids, size in families:
             pairs = [(id_, table.base) for id_ in ids]
             compared = compare(table, metric.name, pairs, size, relative=relative) if ids else None
             if compared is not None:
-                found |= zip(ids, list_rows(compared), strict=True)
+                differences |= zip(ids, list_rows(compared), strict=True)
         means = _average_task(table, metric.task) if metric.task else {}
         for variant in variants:
-            row = _describe(table, metric, variant, found.get(variant.id))
+            row = _describe(table, metric, variant, differences.get(variant.id))
             rows.append({**row, **means.get(variant.id, {})})
     return make_frame(rows, "other_metrics")
 
 
 def _describe(
-    table: Table, metric: Metric, variant: PlannedVariant, found: Mapping[str, Any] | None
+    table: Table, metric: Metric, variant: PlannedVariant, difference: Mapping[str, Any] | None
 ) -> dict[str, Any]:
-    """Return the row of a variant in a metric; `found` is its difference from the baseline."""
-    guard, row = metric.guard, found or NOT_COMPARED
+    """Return the row of a variant in a metric; `difference` is its difference from the baseline."""
+    guard, row = metric.guard, difference or NOT_COMPARED
     values = [*find_samples(table, metric.name).get(variant.id, {}).values()]
     units = table.measured.loc[table.measured["name"].eq(metric.name), "unit"]
     is_relative = bool(guard and guard.is_relative)
     tested = None if variant.baseline or variant.role else guard
     worse = guard.worse if guard else "lower"
     word = "baseline"
-    if found:
-        word = _name_verdict(table, negate(found) if worse == "lower" else found)
+    if difference:
+        word = _name_verdict(table, negate(difference) if worse == "lower" else difference)
     ends = {"difference": row["mean"], "low": row["low"], "high": row["high"]}
     return {
         "measure": metric.name,
@@ -84,7 +84,7 @@ def _describe(
         "label": variant.label,
         "baseline": variant.baseline,
         "role": variant.role,
-        "n": row["n"] if found else len(values),
+        "n": row["n"] if difference else len(values),
         "unit": "%" if is_relative else next(iter(units), ""),
         "value": pd.Series(values, dtype=float).mean(),
         **{key: convert_to_percent(end) if is_relative else end for key, end in ends.items()},
@@ -171,8 +171,8 @@ def _list_metrics(table: Table) -> list[Metric]:
 def _average_task(table: Table, task: str) -> dict[str, dict[str, float]]:
     """Return the mean over runs of each quantity of a task, by variant id."""
     ids, values = find_comparable(table)["id"], table.measured
-    of_task = values[values["task"].eq(task) & values["run"].isin(ids)]
-    means = of_task.pivot_table("value", "variant", "quantity")
+    task_rows = values[values["task"].eq(task) & values["run"].isin(ids)]
+    means = task_rows.pivot_table("value", "variant", "quantity")
     means = means[[name for name in list_means("other_metrics") if name in means]]
     return index_rows(means)
 

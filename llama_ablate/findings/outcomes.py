@@ -108,14 +108,14 @@ def describe_stability(runs: pd.DataFrame) -> pd.DataFrame:
     The shares of diverged and collapsed runs have exact 95% intervals.
     """
     rows = []
-    for label, of_variant in runs[runs["outcome"].isin(FINAL)].groupby("label", sort=False):
-        row: dict[str, Any] = {"label": label, "runs": len(of_variant)}
+    for label, variant_runs in runs[runs["outcome"].isin(FINAL)].groupby("label", sort=False):
+        row: dict[str, Any] = {"label": label, "runs": len(variant_runs)}
         for word in UNSTABLE:
-            hits = int(of_variant["outcome"].eq(word).sum())
-            low, high = share(hits, len(of_variant))
-            row |= {word: hits, f"{word}_share": hits / len(of_variant)}
+            hits = int(variant_runs["outcome"].eq(word).sum())
+            low, high = share(hits, len(variant_runs))
+            row |= {word: hits, f"{word}_share": hits / len(variant_runs)}
             row |= {f"{word}_low": low, f"{word}_high": high}
-        rows.append(row | {n: of_variant[n].mean() for n in _SPIKES if n in of_variant})
+        rows.append(row | {n: variant_runs[n].mean() for n in _SPIKES if n in variant_runs})
     return make_frame(rows, "stability")
 
 

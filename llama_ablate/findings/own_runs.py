@@ -89,11 +89,11 @@ def _find_column(table: pd.DataFrame, kind: str, given: str | None) -> str:
     """Return the column of a kind; "" for a missing step. Raises ConfigError for another."""
     if given is not None and given not in table:
         raise ConfigError(f"--{kind} {given}: there is no such column{nearest(given, [*table])}")
-    found = given or next((name for name in _NAMES[kind] if name in table), "")
-    if not found and kind != "step":
+    column = given or next((name for name in _NAMES[kind] if name in table), "")
+    if not column and kind != "step":
         columns = listed([f"'{name}'" for name in table], 8)
         raise ConfigError(f"no column '{kind}' among {columns}: name it with --{kind} COLUMN")
-    return found
+    return column
 
 
 def _find_metric(table: pd.DataFrame, given: str | None, taken: dict[str, str]) -> str:
@@ -101,11 +101,11 @@ def _find_metric(table: pd.DataFrame, given: str | None, taken: dict[str, str]) 
     numbers = [str(name) for name in table.select_dtypes("number") if name not in taken.values()]
     usual = [name for name in _METRICS if name in numbers]
     usual += [name for name in numbers if "loss" in name and name not in usual]
-    found = given or next(iter(usual or numbers), "")
-    if found not in numbers:
+    metric = given or next(iter(usual or numbers), "")
+    if metric not in numbers:
         what = f"--metric {given}: is no column of numbers" if given else "no column has numbers"
         raise ConfigError(f"{what}; columns of numbers: {listed(numbers, 8) or 'none'}")
-    return found
+    return metric
 
 
 def compare_runs(
@@ -134,11 +134,11 @@ def compare_runs(
     has_run = has_run.reindex(index=wide.index, columns=wide.columns).fillna(False)
     values = wide.where(np.isfinite(wide))
     others = [name for name in wide.index if name != baseline]
-    found = _compare_arms(values, baseline, others, unpaired=unpaired)
+    differences = _compare_arms(values, baseline, others, unpaired=unpaired)
     ended = pd.DataFrame(np.where(values.isna(), "diverged", "ok"), values.index, values.columns)
     ended = ended.where(has_run, "")
     rows = []
-    for name, row in zip([baseline, *others], [None, *list_rows(found)], strict=True):
+    for name, row in zip([baseline, *others], [None, *list_rows(differences)], strict=True):
         losses = values.loc[name]
         sides = [count_ended(ended.loc[[of]].to_numpy()[0]) for of in (name, baseline)]
         counts = dict(zip(SIDES, [n for side in sides for n in side.values()], strict=True))
@@ -188,30 +188,32 @@ def _compare_means(values_AN: Array) -> dict[str, Array]:  # noqa: N803 - axes
     `values_AN` has a row for each arm, the baseline first, with NaN for a missing seed.
     """
     n = np.sum(~np.isnan(values_AN), 1)
-    own = [
+    variances = [
         np.nanvar(of, ddof=1) if count > 1 else math.nan
         for of, count in zip(values_AN, n, strict=True)
     ]
-    variance, df, pooled = moderate_variances(own, n - 1.0)
+    variance, df, pooled = moderate_variances(variances, n - 1.0)
     parts = variance / n
     mean = np.nanmean(values_AN, 1)
     squared = parts[1:] + parts[0]
     joined = squared**2 / (parts[1:] ** 2 / df[1:] + parts[0] ** 2 / df[0])
     seeds = np.minimum(n[1:], n[0])
     level = ALPHA / len(squared)
-    found = join(mean[1:] - mean[0], np.sqrt(squared), joined, 0.0, math.inf, seeds, level)
-    return {**found, "pooled": pooled[1:]}
+    interval = join(mean[1:] - mean[0], np.sqrt(squared), joined, 0.0, math.inf, seeds, level)
+    return {**interval, "pooled": pooled[1:]}
 
 
 def describe_limits(rows: pd.DataFrame, runs: OwnRuns, *, unpaired: bool) -> list[str]:
     """Return sentences on what such a comparison cannot know."""
     columns = ", ".join(f"{kind} from '{column}'" for kind, column in runs.taken.items())
-    known = rows["correlation"].dropna()
+    correlations = rows["correlation"].dropna()
     pairing = "Unpaired: the means of arms are compared"
     if not unpaired:
         pairing = "Paired by seed"
-        if len(known):
-            pairing += f"; correlation over seeds {known.min():.2f} to {known.max():.2f}"
+        if len(correlations):
+            pairing += (
+                f"; correlation over seeds {correlations.min():.2f} to {correlations.max():.2f}"
+            )
     others = len(rows) - 1
     return [
         f"Read {columns}; the metric is '{runs.metric}', its last value of each run.",

@@ -156,8 +156,8 @@ def compare_lengths(table: Table) -> pd.DataFrame:
         effects = estimate_factors(view).rename(columns={"effect": "name"})
         compared = compare_variants(view).rename(columns={"label": "name"})
         compared = compared[~compared["baseline"] & compared["role"].eq("")]
-        of_length = list_rows(effects if len(effects) else compared)
-        rows += [{**row, "tokens": tokens, "end": tokens == end} for row in of_length]
+        length_rows = list_rows(effects if len(effects) else compared)
+        rows += [{**row, "tokens": tokens, "end": tokens == end} for row in length_rows]
     return make_frame(rows, "lengths")
 
 
@@ -172,10 +172,10 @@ def view_lengths(table: Table) -> dict[int, Table]:
     if table.unit == BITS:
         return {}
     values, names = table.measured, dict[int, list[str]]()
-    of_loss = values[values["where"].eq(BRANCH) & values["quantity"].eq("loss")]
-    of_loss = of_loss[of_loss["split"].eq(table.split)].drop_duplicates("name")
+    branch_losses = values[values["where"].eq(BRANCH) & values["quantity"].eq("loss")]
+    branch_losses = branch_losses[branch_losses["split"].eq(table.split)].drop_duplicates("name")
     for name, tokens in sorted(
-        zip(of_loss["name"], of_loss["tokens"], strict=True), key=lambda of: of[1]
+        zip(branch_losses["name"], branch_losses["tokens"], strict=True), key=lambda of: of[1]
     ):
         # Runs of different length have branches of different length: one share is one length.
         limit = _SAME_LENGTH * table.plan.tokens_per_run

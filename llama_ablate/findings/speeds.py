@@ -31,17 +31,17 @@ def measure_speeds(table: Table) -> pd.DataFrame:
     `train_speed_low` and so on, as in `UNMEASURED`. Decoding is timed with the KV cache; the result
     is for the largest batch and the longest context at which the baseline was measured.
     """
-    of_variants = table.measured[table.measured["run"].eq("")]
-    train = of_variants[of_variants["name"].eq("train_tokens_per_s")]
-    found = {
+    variant_values = table.measured[table.measured["run"].eq("")]
+    train = variant_values[variant_values["name"].eq("train_tokens_per_s")]
+    speeds = {
         "train": _find_ratios(table, train) if len(train) else _find_run_speeds(table),
-        "decode": _find_ratios(table, _select_decoding(table, of_variants)),
+        "decode": _find_ratios(table, _select_decoding(table, variant_values)),
     }
     return pd.DataFrame(
         [
             {
                 key: value
-                for kind, of in found.items()
+                for kind, of in speeds.items()
                 for key, value in _name_columns(kind, of.get(variant.id, {})).items()
             }
             for variant in table.plan.variants
@@ -57,9 +57,9 @@ def _name_columns(kind: str, speed: Mapping[str, Any]) -> dict[str, Any]:
     return {f"{kind}_tokens_per_s": ratio.get("tokens_per_s", math.nan), **named}
 
 
-def _select_decoding(table: Table, of_variants: pd.DataFrame) -> pd.DataFrame:
+def _select_decoding(table: Table, variant_values: pd.DataFrame) -> pd.DataFrame:
     """Return decoding speeds with the KV cache, at the baseline's largest batch and context."""
-    rows = of_variants[of_variants["quantity"].eq("decode_speed")]
+    rows = variant_values[variant_values["quantity"].eq("decode_speed")]
     rows = rows[rows["cache"].eq("cached")].dropna(subset=["batch", "context"])
     base = rows[rows["variant"].eq(table.base)].sort_values(["batch", "context"], kind="stable")
     if base.empty:

@@ -55,12 +55,12 @@ def find_differences(table: Table) -> pd.DataFrame:
     if len(looks) == 1:
         rows = _compare_arms(table, {}, dict.fromkeys(arms, shares[0]))
         return rows.assign(look=0, needs=0, is_open=False)
-    found = _follow_looks(table, arms, shares)
+    differences = _follow_looks(table, arms, shares)
     # The repeated baseline does not continue over looks: its number of seeds is fixed.
     enough = bisect_left(looks, min(experiment.controls.repeat, looks[-1]))
-    repeated = found.index.isin([*plan.repeated])
-    found.loc[repeated, ["look", "needs"]] = enough
-    return found.assign(is_open=found["is_open"] & ~repeated)
+    repeated = differences.index.isin([*plan.repeated])
+    differences.loc[repeated, ["look", "needs"]] = enough
+    return differences.assign(is_open=differences["is_open"] & ~repeated)
 
 
 def _compare_arms(
@@ -90,7 +90,7 @@ def _follow_looks(table: Table, arms: Sequence[str], shares: Sequence[float]) ->
     until the run is tried again.
     """
     looks, seeds = table.experiment.looks, table.experiment.seed_list
-    known, planned = _find_points(table), table.planned[table.planned["use"].eq("reported")]
+    points, planned = _find_points(table), table.planned[table.planned["use"].eq("reported")]
     ended = {(run.variant, run.seed): run.ended for run in iterate(planned)}
     places = {arm: {"look": -1, "needs": 0, "is_open": True} for arm in arms}
     behind: set[str] = set()
@@ -98,7 +98,7 @@ def _follow_looks(table: Table, arms: Sequence[str], shares: Sequence[float]) ->
     def list_states(arm: str, look: int) -> set[Any]:
         """Return how the runs ended that a look needs of a variant and the baseline."""
         both, taken = (arm, table.base), seeds[: looks[look]]
-        return {known[id_] for id_ in both} | {ended[id_, seed] for id_ in both for seed in taken}
+        return {points[id_] for id_ in both} | {ended[id_, seed] for id_ in both for seed in taken}
 
     def compare_at(at: Mapping[str, int]) -> pd.DataFrame:
         """Compare the variants with the seeds of their looks; those without a look have none."""
@@ -158,23 +158,23 @@ def mark_runs(table: Table) -> pd.DataFrame:
         return planned.assign(use=planned["id"].map(by_run))
     if not experiment.is_staged:
         return planned
-    looks, base, found = experiment.looks, table.base, find_differences(table)
+    looks, base, differences = experiment.looks, table.base, find_differences(table)
     place = {seed: i for i, seed in enumerate(experiment.seed_list)}
-    kept, rows = _list_kept(table), [*iterate(found.reset_index())]
-    needed = {row.variant: looks[-1 if row.variant in kept else row.needs] for row in rows}
+    kept_variants, rows = _list_kept(table), [*iterate(differences.reset_index())]
+    needed = {row.variant: looks[-1 if row.variant in kept_variants else row.needs] for row in rows}
     most = {row.variant: looks[-1] if row.is_open else needed[row.variant] for row in rows}
-    shown = {row.variant: looks[max(row.look, 0)] for row in rows}
+    shown_seeds = {row.variant: looks[max(row.look, 0)] for row in rows}
     for of in (needed, most):
         of[base] = max(of.values(), default=looks[-1])
-    shown[base] = needed[base]
-    known = _find_points(table)
+    shown_seeds[base] = needed[base]
+    points = _find_points(table)
 
     def find_use(run: Any) -> str:
         if run.use == "race":
             return "race"
         at, variant = place[run.seed], run.variant
-        if run.use == "reported" and known[variant] == "ok" and at < needed.get(variant, 0):
-            return "reported" if at < shown[variant] else "next"
+        if run.use == "reported" and points[variant] == "ok" and at < needed.get(variant, 0):
+            return "reported" if at < shown_seeds[variant] else "next"
         return "later" if run.use == "reported" and at < most.get(variant, 0) else "spare"
 
     return planned.assign(use=[find_use(run) for run in iterate(planned)])

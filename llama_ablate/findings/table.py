@@ -141,8 +141,8 @@ def once(
         key = (compute, args, *sorted(options.items()))
         if key not in table.cache:
             table.cache[key] = compute(table, *args, **options)
-        found: Result = table.cache[key]
-        return found
+        result: Result = table.cache[key]
+        return result
 
     return computed
 

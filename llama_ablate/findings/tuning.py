@@ -166,24 +166,24 @@ def describe_tuning(table: Table, runs: pd.DataFrame) -> pd.DataFrame:
     losses = runs.get(table.loss, pd.Series(math.nan, runs.index))[is_ok]
     mean_losses = losses.groupby(runs["label"]).mean()
     rows = []
-    for label, of_variant in tried.groupby("label", sort=False):
-        at = of_variant[of_variant["tuned"].eq(chosen[of_variant["variant"].iloc[0]])]
-        best, outcome = json.loads(at["tuned"].iloc[0]), of_variant["outcome"]
+    for label, variant_trials in tried.groupby("label", sort=False):
+        at = variant_trials[variant_trials["tuned"].eq(chosen[variant_trials["variant"].iloc[0]])]
+        best, outcome = json.loads(at["tuned"].iloc[0]), variant_trials["outcome"]
         sensitive = at.get(SENSITIVITY, pd.Series(dtype=float)).dropna()
-        found = simultaneous(pd.DataFrame([[*sensitive]])).iloc[0]
-        low, high = map(float, not_negative(found["mean"], found["mean"] - found["low"]))
+        interval = simultaneous(pd.DataFrame([[*sensitive]])).iloc[0]
+        low, high = map(float, not_negative(interval["mean"], interval["mean"] - interval["low"]))
         rows.append(
             {
                 "label": label,
-                "trials": len(of_variant),
+                "trials": len(variant_trials),
                 "finished": int(outcome.isin(FINAL).sum()),
                 **{word: int(outcome.eq(word).sum()) for word in UNSTABLE},
                 "chosen": at["point"].iloc[0],
                 "edge": ", ".join(key for key, value in best.items() if value in ends[key]),
                 "seeds": at["seed"].nunique(),
-                "rival": _find_rival(of_variant, chosen[of_variant["variant"].iloc[0]]),
+                "rival": _find_rival(variant_trials, chosen[variant_trials["variant"].iloc[0]]),
                 "loss": mean_losses.get(label, math.nan),
-                "sensitivity": found["mean"],
+                "sensitivity": interval["mean"],
                 "low": low,
                 "high": high,
             }
@@ -212,5 +212,5 @@ def _find_rival(runs: pd.DataFrame, best: str) -> str:
         return ""
     second = str(others.idxmin())
     difference = losses.loc[[second]].to_numpy() - losses.loc[[best]].to_numpy()
-    found = simultaneous(pd.DataFrame(difference)).iloc[0]
-    return "" if found["low"] > 0 else name_point(json.loads(second))
+    interval = simultaneous(pd.DataFrame(difference)).iloc[0]
+    return "" if interval["low"] > 0 else name_point(json.loads(second))

@@ -365,8 +365,8 @@ def _unmeasured(table: Table) -> Iterator[Warning]:
     for (metric, label, error, is_of_runs), n in groups.items():
         some = f"{n} of {finished[label]} finished runs of " * is_of_runs
         yield Warning("not_measured", (f"{some}'{label}'",), {"metric": metric, "error": error})
-    of_runs = tried[tried["run"].ne("")]
-    counts = Counter(zip(of_runs["metric"], of_runs["label"], strict=True))
+    run_attempts = tried[tried["run"].ne("")]
+    counts = Counter(zip(run_attempts["metric"], run_attempts["label"], strict=True))
     for metric in sorted({metric for metric, _ in counts} - {TRAINING}):  # from the loop itself
         for label, n in finished.items():
             if counts[metric, label] < n:

@@ -173,7 +173,7 @@ class ParallelBlock(Block):
 
 @BLOCKS.register("parallel-two-norms")
 class ParallelTwoNorms(Block):
-    """Run both in parallel, each after a norm of its own (GPT-NeoX 2022, arXiv:2204.06745)."""
+    """Parallel attention and feed-forward with two norms (GPT-NeoX 2022, arXiv:2204.06745)."""
 
     final_norm = True
 

@@ -66,7 +66,7 @@ class RMSNorm(nn.Module):
         self.gain = nn.Parameter(torch.ones(dim)) if gain else None
 
     def forward(self, x_BTD: Tensor) -> Tensor:
-        """Return the normalised vectors, in the precision of the gain, if there is one."""
+        """Return the normalised vectors, in the precision of a gain."""
         if self.gain is None:
             return F.rms_norm(x_BTD, x_BTD.shape[-1:], eps=self.eps)
         if x_BTD.device.type == "cpu" and torch.is_grad_enabled():

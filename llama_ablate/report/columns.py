@@ -64,8 +64,8 @@ def describe(frame: pd.DataFrame, section: str) -> dict[str, Column]:
 def _list_columns(frame: pd.DataFrame, section: str) -> Iterator[tuple[str, Column]]:
     """Yield the formatted columns whose condition holds in some row."""
     for name, column in list_shown(section):
-        held: Any = frame.eval(column.when, engine="python") if column.when else True
-        if np.any(held):
+        condition: Any = frame.eval(column.when, engine="python") if column.when else True
+        if np.any(condition):
             yield name, column
 
 
@@ -73,11 +73,11 @@ def _fill_title(column: Column, frame: pd.DataFrame) -> str:
     """Return a column's title, with names in braces replaced by values of the first row."""
     names = [name for _, name, _, _ in Formatter().parse(column.title) if name]
     values = frame[names].iloc[0].to_dict() if names else {}
-    whole = {
+    numbers = {
         name: int(of) if isinstance(of, float) and of.is_integer() else of
         for name, of in values.items()
     }
-    return column.title.format_map(whole)
+    return column.title.format_map(numbers)
 
 
 def _write(row: Any, name: str, column: Column) -> str:
@@ -114,9 +114,11 @@ def _write_loss(row: Any) -> str:
 
 
 def _write_verdict(row: Any) -> str:
-    """Return the verdict with what it hides: lost runs, and guards of a better variant."""
+    """Write the verdict with lost runs, `not worse`, and broken guards of a better variant."""
     if row.verdict == "inconclusive" and row.lost:
         return f"{row.verdict}: runs were lost"
+    if row.not_worse and row.verdict in ("inconclusive", "worse"):
+        return f"{row.verdict}, not worse"
     guarded = row.verdict == "better" and row.guard
     return f"{row.verdict}, {row.guard}" if guarded else row.verdict
 

@@ -76,10 +76,10 @@ def _describe_model(table: Table, chosen: PlannedVariant) -> list[str]:
 
 
 def _describe_runs(runs: pd.DataFrame, failed: pd.DataFrame) -> Iterator[str]:
-    """Describe how runs ended, and what was not measured of them or of their variant."""
+    """Describe the outcomes of runs, and failed metrics."""
     yield f"{len(runs)} runs: {count_outcomes(runs['ended'])}"
-    of_runs = failed[failed["run"].ne("")]
-    for (metric, error), rows in of_runs.groupby(["metric", "error"], sort=False):
+    run_failures = failed[failed["run"].ne("")]
+    for (metric, error), rows in run_failures.groupby(["metric", "error"], sort=False):
         yield f"{metric}: not measured of {len(rows)} of {len(runs)}: {error}"
     for run in iterate(runs[runs["reason"].ne("")]):
         yield f"seed {run.seed}: {run.reason}"
@@ -141,7 +141,7 @@ def pair(table: Table, a: PlannedVariant, b: PlannedVariant) -> ShownPart:
     """Compare variant B with variant A: changed settings, and every metric, paired by seed."""
     changed, speeds = changes(table, a, b), _compare_speeds(table, a, b)
     numbers = {name: _compare_number(table, name, a, b) for name in _list_numbers(table, a, b)}
-    known = {name: row for name, row in numbers.items() if row}
+    compared = {name: row for name, row in numbers.items() if row}
     cells = pd.DataFrame(
         [
             {
@@ -153,7 +153,7 @@ def pair(table: Table, a: PlannedVariant, b: PlannedVariant) -> ShownPart:
                 ),
                 "r over seeds": written.number(row["correlation"], ".2f"),
             }
-            for name, row in known.items()
+            for name, row in compared.items()
         ]
     )
     lines = [f"{a.label} -> {b.label}", ""]
@@ -167,7 +167,7 @@ def pair(table: Table, a: PlannedVariant, b: PlannedVariant) -> ShownPart:
         "b": b.label,
         "changed": changed,
         "seeds": sorted(losses.get(a.id, {}).keys() & losses.get(b.id, {}).keys()),
-        "effects": {name: {key: row[key] for key in NOTHING} for name, row in known.items()},
+        "effects": {name: {key: row[key] for key in NOTHING} for name, row in compared.items()},
         "speeds": list_rows(speeds),
     }
     return "\n".join(lines), values
@@ -198,8 +198,11 @@ def _list_numbers(table: Table, a: PlannedVariant, b: PlannedVariant) -> list[st
     """List the run metrics to compare: none per token if the variants read different tokens."""
     texts = {table.plan.text_of(v).fingerprint for v in (a, b)}
     kinds = ("_byte", "_s") if len(texts) > 1 else ("_nats", "perplexity", "_byte", "_s")
-    names = map(str, find_reported(table))
-    return [name for name in names if name.endswith(kinds) and not name.endswith("_se_nats")]
+    names = [str(name) for name in find_reported(table)]
+    answered = table.measured[table.measured["quantity"].eq("accuracy")]
+    tasks = {*answered.loc[answered["group"].isna(), "name"]}
+    named = [name for name in names if name.endswith(kinds) and not name.endswith("_se_nats")]
+    return [*named, *(name for name in names if name in tasks)]
 
 
 def _compare_number(

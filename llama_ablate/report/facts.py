@@ -104,7 +104,7 @@ def _describe_next(frames: Frames) -> dict[str, Any]:
 
 
 def count_families(frames: Frames) -> str:
-    """Count the families of simultaneous intervals, each of which spends its own 5%."""
+    """Count the families of simultaneous intervals, at 5% each."""
     counts: Counter[str] = Counter()
     for table in frames.tables:
         rows, others = compare_variants(table), compare_others(table)

@@ -343,7 +343,7 @@ def _list_parts(
             table = None if section.error else _make_table(section, table_contents)
             table_names = {section.table} if section.table else {*contents}
             pictures_beside = [
-                one for one in left if at[one.stem] == key and one.table in table_names
+                figure for figure in left if at[figure.stem] == key and figure.table in table_names
             ]
             block = PageBlock(section.table, table, section.note, pictures_beside, section.error)
             part.blocks.append(block)
