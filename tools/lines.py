@@ -25,7 +25,7 @@ LIMITS = {
     "llama_ablate/design": 1_471,
     "llama_ablate/evidence": 725,
     "llama_ablate/files": 340,
-    "llama_ablate/findings": 3_345,
+    "llama_ablate/findings": 3_337,
     "llama_ablate/interop": 1_399,
     "llama_ablate/launch": 1_507,
     "llama_ablate/measure": 885,

@@ -87,7 +87,7 @@ def _describe(
         "n": row["n"] if difference else len(values),
         "unit": "%" if is_relative else next(iter(units), ""),
         "value": pd.Series(values, dtype=float).mean(),
-        **{key: convert_to_percent(end) if is_relative else end for key, end in ends.items()},
+        **{k: 100 * math.expm1(end) if is_relative else end for k, end in ends.items()},
         "verdict": word,
         "result": _test_guard(table, tested, metric.name, variant, row) if tested else "",
         "worse": str(worse) if tested else "",
@@ -130,11 +130,6 @@ def _find_bound(guard: Guard) -> float:
     if not guard.is_relative:
         return size
     return math.log1p(size / 100) if guard.worse == "higher" else -math.log1p(-size / 100)
-
-
-def convert_to_percent(logarithm: float) -> float:
-    """Convert the logarithm of a ratio to a change in percent."""
-    return 100 * math.expm1(logarithm)
 
 
 def _list_tasks(table: Table) -> dict[str, Metric]:

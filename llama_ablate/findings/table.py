@@ -120,11 +120,6 @@ class Table:
                 names[variant.id].append(part.experiment.name)
         return {id_: " + ".join(of) for id_, of in names.items()}
 
-    @property
-    def label_of(self) -> dict[str, str]:
-        """Labels of variants by id."""
-        return {variant.id: variant.label for variant in self.plan.variants}
-
     @cached_property
     def cache(self) -> dict[Any, Any]:
         """Results of functions that are computed once for each table."""

@@ -390,7 +390,8 @@ def list_tuning_limits(table: Table, named: Callable[[str], str] = repr) -> Iter
     The best point is uncertain at the edge of the grid, and if the trials do not tell it apart from
     the second-best point.
     """
-    repeated = {table.label_of[id_] for id_ in table.plan.repeated}  # it has the baseline's point
+    # A repeated baseline has the baseline's tuning point.
+    repeated = {v.label for v in table.plan.variants if v.id in table.plan.repeated}
     several = len(table.experiment.tune) > 1
     for row in iterate(tuning.describe_tuning(table, find_runs(table))):
         if row.label in repeated:
