@@ -148,7 +148,7 @@ n seeds give n degrees of freedom | evidence/intervals.py | evidence/test_interv
 intervals are those of a normal distribution | evidence/student.py | evidence/test_intervals.py
     special.stdtrit(df, share) -> special.stdtrit(np.maximum(df, 1e9), share)
 seeds are compared with a mean | findings/compare.py | findings/test_compare.py
-    value - self.other[key] for -> value - fmean(self.other.values()) for
+    value - self.second[key] for -> value - fmean(self.second.values()) for
 the error of texts holds that of seeds | evidence/text_error.py | evidence/test_text.py
     text = documents - interaction -> text = documents
 a row is equivalent where its mean is | evidence/verdicts.py | evidence/test_verdicts.py
