@@ -274,8 +274,9 @@ def _changed(both: list[object]) -> str:
 
 def _over_seeds(values: pd.Series) -> str:
     finite = values[values.abs() < math.inf]
-    sd = f" ± {finite.std():.2g} (sd of {len(finite)} seeds)" if len(finite) > 1 else ""
-    return f"{written.plain(finite.mean(), 6)}{sd}"
+    counted = f"{len(finite)} of {len(values)}" if len(finite) < len(values) else f"{len(finite)}"
+    sd = f" ± {finite.std():.2g} (sd of {counted} seeds)" if len(finite) > 1 else f" ({counted})"
+    return f"{written.plain(finite.mean(), 6)}{sd if len(values) > 1 else ''}"
 
 
 def without_shared(old: object, new: object) -> tuple[object, object]:

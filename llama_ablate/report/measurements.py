@@ -3,7 +3,7 @@
 import numpy as np
 import pandas as pd
 
-from llama_ablate.evidence.written import plain
+from llama_ablate.evidence.written import ends, plain
 from llama_ablate.findings.frames import Frames
 from llama_ablate.findings.stages import find_reported
 from llama_ablate.findings.table import Table
@@ -36,8 +36,8 @@ def _list_ok(table: Table) -> list[str]:
 def average(frames: Frames) -> pd.DataFrame:
     """Return formatted means over each variant's reported runs, with variants as columns.
 
-    With more than twelve variants, the columns are the first variant, and the lowest and highest
-    mean with their variants.
+    The column `n` counts the finite values of runs behind a mean. With more than twelve variants,
+    the columns are the first variant, and the lowest and highest mean with their variants.
     """
     names = ["table", "metric", "name"]
     rows = select_reported(frames).dropna(subset="value")
@@ -47,14 +47,19 @@ def average(frames: Frames) -> pd.DataFrame:
     texts = means.map(lambda value: plain(value, 5))
     if len(means.columns) > _MAX_VARIANTS:
         texts = texts.iloc[:, :1].copy()
-        for title, ends, at in (
+        for title, extremes, at in (
             ("lowest", means.min(axis=1), means.idxmin(axis=1)),
             ("highest", means.max(axis=1), means.idxmax(axis=1)),
         ):
-            both = zip(ends, at, strict=True)
+            both = zip(extremes, at, strict=True)
             texts[title] = [f"{plain(value, 5)} ({label})" for value, label in both]
     places = means.index.to_frame(index=False).astype(str)
     places = places[["name", *["table"] * bool(places["table"].any()), "metric"]]
+    counts = rows[rows["run"].ne("")].groupby([*names, "variant"], observed=True)["value"].count()
+    ranges = counts.groupby(names, observed=True).agg(["min", "max"]).reindex(means.index)
+    places["n"] = [
+        "" if np.isnan(of).any() else ends(of, "{:.0f}".format) for of in ranges.to_numpy(float)
+    ]
     texts.columns = [f"{title} (variant)" if title in places else title for title in texts]
     return pd.concat([places, texts.reset_index(drop=True)], axis=1)
 

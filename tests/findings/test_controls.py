@@ -9,10 +9,14 @@ from llama_ablate.findings.compare import find_bias
 from llama_ablate.findings.comparison import compare_variants
 from llama_ablate.findings.controls import check_controls, list_failing
 from llama_ablate.findings.factors import estimate_factors
+from llama_ablate.findings.union import union
 from llama_ablate.results import Store
 from tests.evidence.rows import row_of
 from tests.in_process import run_in_process
 from tests.tables import BASE, NOISE, PRODUCT, SQUARE, changed, frames, move
+
+#: Differences of a repeated baseline from the baseline by seed.
+SHIFTS = [1e-4, 2e-4, 3e-4, 2e-4, 2e-4]
 
 
 def of(losses, role="", reseed="", **more):
@@ -44,9 +48,8 @@ def test_a_repeated_baseline_that_is_equal_bit_for_bit_excludes_a_bias_and_widen
 
 
 def test_a_repeated_baseline_that_differs_widens_every_row_by_its_interval_on_one_side():
-    shifts = [1e-4, 2e-4, 3e-4, 2e-4, 2e-4]
-    table = of([loss + by for loss, by in zip(BASE, shifts, strict=True)], "aa", "none")
-    plain, own = row(of(None)), row_of(shifts)
+    table = of([loss + by for loss, by in zip(BASE, SHIFTS, strict=True)], "aa", "none")
+    plain, own = row(of(None)), row_of(SHIFTS)
     assert own["low"] > 0
     assert find_bias(table) == pytest.approx((own["low"], own["high"]))
     assert row(table)["low"] == pytest.approx(plain["low"] - own["high"])
@@ -61,6 +64,22 @@ def test_a_repeated_baseline_that_differs_in_its_one_seed_leaves_every_row_undec
     why = "differs by +1e-09 nats in its one seed: nothing bounds that"
     assert check(table) == ("repeat", "fails", why)
     assert check(of(["failed"], "aa", "none")) == ("repeat", "fails", "failed")
+
+
+@pytest.mark.parametrize("first", [0, 1])
+def test_a_repeated_baseline_of_one_experiment_widens_the_rows_of_a_union_in_any_order(first):
+    losses = {"base": BASE, "arm": move(-0.05, 2.0)}
+    shifted = [loss + by for loss, by in zip(BASE, SHIFTS, strict=True)]
+    changes = {"control": {"role": "aa", "reseed": "none"}}
+    with_control = frames({"": losses | {"control": shifted}}, changes=changes)
+    both = [frames({"": losses}), with_control]
+    (joined,) = union([both[first], both[1 - first]]).tables
+    assert find_bias(both[0].table) is None
+    own = row_of(SHIFTS)
+    assert find_bias(joined) == pytest.approx((own["low"], own["high"]))
+    ends = ["low", "high", "difference", "verdict"]
+    assert row(joined)[ends].tolist() == row(with_control.table)[ends].tolist()
+    assert row(joined)["low"] < row(both[0].table)["low"]
 
 
 def test_the_baseline_with_other_draws_cannot_fail_and_changes_no_row():

@@ -8,8 +8,10 @@ from llama_ablate.findings.compare import pair_differences
 from llama_ablate.findings.comparison import compare_variants
 from llama_ablate.findings.frames import Frames
 from llama_ablate.findings.stages import find_runs
+from llama_ablate.report.contents import order_rows
 from llama_ablate.report.facts import count_families, list_facts
 from llama_ablate.results import Results
+from tests.tables import frames, move
 
 PACKS = Path(__file__).parents[2] / "results" / "reference"
 
@@ -44,3 +46,11 @@ def test_families_of_intervals_are_counted(opened):
     """A family each: the rows, each of two controls, and the rows at branches."""
     found = count_families(opened("atlas/tied-embeddings"))
     assert found == "4 families of intervals at 5% each: rows, controls (2), branches."
+
+
+def test_variants_without_a_loss_stand_behind_the_others_and_before_the_controls():
+    losses = {"base": move(0), "open": ["pending"] * 5, "worse": move(0.2), "better": move(-0.2)}
+    made = frames({"": {**losses, "harm": move(0.9)}}, roles={"harm": "positive"})
+    rows = order_rows(made.table, compare_variants(made.table))
+    assert [*rows["label"]] == ["base", "better", "worse", "open", "harm"]
+    assert [*order_rows(made.table, rows.iloc[::-1])["label"]] == [*rows["label"]]
