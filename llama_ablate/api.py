@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from html import escape
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import pandas as pd
 
@@ -23,6 +23,7 @@ from llama_ablate.evidence.intervals import ALPHA
 from llama_ablate.findings import union as unions
 from llama_ablate.findings.answer import headline
 from llama_ablate.findings.frames import Frames
+from llama_ablate.findings.own_runs import ASKED, OwnRuns
 from llama_ablate.findings.warnings import warnings
 from llama_ablate.report import columns
 from llama_ablate.results import Results
@@ -228,10 +229,14 @@ class OpenedResults:
 def open(folder: Path | str) -> OpenedResults:  # noqa: A001  it is read as `la.open`
     """Open the results of an experiment from its results folder or from a pack.
 
-    A pack is a folder with the same results in a few files, without weights. Raises ConfigError if
-    the folder has no results, or if a file is damaged.
+    A pack is a folder with the same results in a few files, without weights. A folder written by
+    the command `compare` opens as `OwnRuns`, which has the frames of the same names. Raises
+    ConfigError if the folder has no results, or if a file is damaged.
     """
-    results = Results.open(Path(folder).expanduser())
+    path = Path(folder).expanduser()
+    if (path / ASKED).is_file():
+        return cast("OpenedResults", OwnRuns.open(path))
+    results = Results.open(path)
     return OpenedResults(Frames.of(results), [results])
 
 
@@ -252,32 +257,18 @@ def concat(results: Sequence[OpenedResults | Path | str]) -> OpenedResults:
     return OpenedResults(joined, folders)
 
 
-def compare(
-    runs: pd.DataFrame,
-    *,
-    baseline: str,
-    metric: str | None = None,
-    margin: float | None = None,
-    higher_is_better: bool = False,
-    unpaired: bool = False,
-) -> pd.DataFrame:
+def compare(runs: pd.DataFrame, baseline: str, **options: Any) -> OwnRuns:
     """Compare the variants in a table of runs that another trainer made.
 
     `runs` has a row for each run, or each step of a run, with the columns `variant`, `seed`,
-    optionally `step`, and metrics. Differences from the baseline are paired by seed, with
-    simultaneous intervals. Raises ConfigError for a missing baseline or column, and for a run that
-    is given twice.
+    optionally `step`, and metrics. `options` are `metric`, `margin`, `target` (a loss whose steps
+    and seconds are compared), `higher_is_better`, `unpaired`, `by` (columns that divide the runs
+    into tables), `documents` (a frame with `variant`, `seed`, `document`, `tokens` and `loss`), and
+    names of columns for `variant`, `seed` and `step`. The result has the frames `comparison()`,
+    `targets()`, `runs`, `curves` and `metrics`. Raises ConfigError for a missing baseline or
+    column, and for a run that is given twice.
     """
-    from llama_ablate.findings.own_runs import OwnRuns, compare_runs
-
-    rows = compare_runs(
-        OwnRuns.of(runs, metric),
-        baseline,
-        margin=margin,
-        higher_is_better=higher_is_better,
-        unpaired=unpaired,
-    )
-    return rows.rename(columns={"label": "variant"})
+    return OwnRuns.of(runs, baseline, **options)
 
 
 def report(folder: Path | str) -> Path:

@@ -1,6 +1,5 @@
 """The command `compare`: compare variants in a table of runs that another trainer made."""
 
-import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,6 +13,10 @@ if TYPE_CHECKING:
 
 HELP = "compare the variants of a table of runs that another trainer made"
 EXAMPLE = "compare runs.csv --baseline base"
+_ASKED = (
+    *("baseline", "metric", "margin", "target", "higher_is_better", "unpaired"),
+    *("variant", "seed", "step"),
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,23 +25,26 @@ class CompareOptions(Options):
 
     files: tuple[Path, ...] = argument(
         "FILE",
-        "CSV, JSON lines or Parquet with a row for each run, or each step of a run; with --pattern "
-        "a file is one run",
+        "CSV, JSON lines or Parquet with a row for each run, or for each step of a run",
         nargs="+",
     )
     baseline: str = option(..., "the variant that the others are compared with", "VARIANT")
     metric: str | None = option(None, "what to compare (default: the first loss)", "COLUMN")
-    margin: str | None = option(None, "difference that does not matter, such as 0.02", "SIZE")
+    margin: float | None = option(None, "difference that does not matter, such as 0.02", "SIZE")
+    target: float | None = option(None, "compare the steps and seconds to this loss", "LOSS")
     higher_is_better: bool = option(False, "a higher value is better")
     unpaired: bool = option(False, "compare means, and not pairs of runs with the same seed")
-    by: str | None = option(None, "a table for each value of a column, such as size", "COLUMN")
+    by: str | None = option(None, "a table for each value of these, as size,text", "COLUMNS")
+    documents: Path | None = option(
+        None, "losses by document: variant, seed, document, tokens, loss", "FILE"
+    )
     variant: str | None = option(None, "column that names the variant", "COLUMN")
     seed: str | None = option(None, "column of the seed", "COLUMN")
     step: str | None = option(None, "column of the step, of which the last counts", "COLUMN")
     pattern: str | None = option(
-        None, "read variant and seed of a file from its name: '{variant}-s{seed}.csv'", "PATTERN"
+        None, "read variant and seed from names of runs or files: '{variant}-s{seed}'", "PATTERN"
     )
-    out: Path | None = option(None, "write comparison.csv, .md and .tex to a folder", "DIR")
+    out: Path | None = option(None, "write page, tables and pictures to a folder", "DIR")
 
 
 def run(options: CompareOptions) -> Answer:
@@ -46,40 +52,29 @@ def run(options: CompareOptions) -> Answer:
     import pandas as pd
 
     from llama_ablate.findings.columns import list_rows
-    from llama_ablate.findings.own_runs import OwnRuns, compare_runs, describe_limits, read_margin
-    from llama_ablate.report import columns, tables
+    from llama_ablate.findings.own_runs import OwnRuns, read_rows
+    from llama_ablate.report import own_page
 
-    table = pd.concat([_read(path, options.pattern) for path in options.files], ignore_index=True)
-    groups: list[tuple[str, pd.DataFrame]] = [("", table)]
-    if options.by:
-        if options.by not in table:
-            raise ConfigError(f"--by {options.by}: there is no such column")
-        groups = [(f"{options.by} {value}", rows) for value, rows in table.groupby(options.by)]
+    each = [read_rows(_read(path), options.pattern, path.stem) for path in options.files]
+    asked = {name: getattr(options, name) for name in _ASKED}
+    asked["by"] = options.by.split(",") if options.by else ()
+    asked["documents"] = _read(options.documents) if options.documents else None
+    runs = OwnRuns.of(pd.concat(each, ignore_index=True), **asked)
     output: list[Any] = []
-    values: list[dict[str, Any]] = []
-    for name, rows in groups:
-        named = {"variant": options.variant, "seed": options.seed, "step": options.step}
-        runs = OwnRuns.of(rows, options.metric, **named)
-        compared = compare_runs(
-            runs,
-            options.baseline,
-            margin=read_margin(options.margin),
-            higher_is_better=options.higher_is_better,
-            unpaired=options.unpaired,
-        )
-        cells = columns.cells(compared, "own_runs")
-        limits = describe_limits(compared, runs, unpaired=options.unpaired)
-        output += [*[name] * bool(name), cells, "\n".join(limits)]
-        values += [{"table": name, **row} for row in list_rows(compared)]
-        if options.out:
-            stem = "comparison" + f"-{name.replace(' ', '-')}" * bool(name)
-            caption = f"Differences in {runs.metric} from {options.baseline}."
-            tables.save(cells, compared, caption, options.out / stem, note=" ".join(limits))
-    return Answer(output, {"comparison": values})
+    for section in own_page.list_sections(runs):
+        output += [section.title, section.cells]
+    output.append("\n".join(own_page.describe(runs).values()))
+    values: dict[str, Any] = {
+        "comparison": list_rows(runs.comparison()),
+        "target": list_rows(runs.targets()),
+    }
+    if options.out:
+        values["report"] = str(own_page.write(runs, options.out))
+        output.append(f"report: {values['report']}")
+    return Answer(output, values)
 
 
-def _read(path: Path, pattern: str | None) -> "pd.DataFrame":
-    """Read a file of runs; with a pattern, its name gives columns such as variant and seed."""
+def _read(path: Path) -> "pd.DataFrame":
     import pandas as pd
 
     readers: dict[str, Any] = {
@@ -93,11 +88,4 @@ def _read(path: Path, pattern: str | None) -> "pd.DataFrame":
         table: pd.DataFrame = readers[path.suffix](path)
     except (OSError, ValueError) as error:
         raise ConfigError(f"'{path}' cannot be read: {error}") from None
-    if pattern is None:
-        return table
-    parts = re.split(r"\{(\w+)\}", Path(pattern).name)
-    fields = [f"(?P<{part}>.+)" if at % 2 else re.escape(part) for at, part in enumerate(parts)]
-    named = re.fullmatch("".join(fields), path.name)
-    if named is None:
-        raise ConfigError(f"'{path.name}' does not fit --pattern {pattern}")
-    return table.assign(**named.groupdict())
+    return table

@@ -2,13 +2,16 @@
 
 Columns are the variant, the seed, optionally the step, and metrics. The statistics are those of an
 experiment's comparison: differences paired by seed, variances moderated by the other rows, and
-simultaneous intervals (`docs/evidence.md`). The error from the held-out text is unknown, since no
-losses by document are given.
+simultaneous intervals (`docs/evidence.md`). The error from the held-out text is added if losses by
+document are given.
 """
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, fields
+from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -25,8 +28,12 @@ from llama_ablate.evidence.intervals import (
 )
 from llama_ablate.evidence.pairing import measure_pairing
 from llama_ablate.evidence.verdicts import SIDES, count_ended, judge, negate, seeds_to_decide
+from llama_ablate.files import disk
+from llama_ablate.files.strict_json import parse, to_json, write_text
 from llama_ablate.findings.columns import list_rows, make_frame
-from llama_ablate.terminal import listed, plural
+from llama_ablate.findings.compare import find_text_error
+from llama_ablate.findings.targets import compare_times
+from llama_ablate.terminal import listed
 
 #: Names of the columns of a table of runs, the most usual first. An export of Weights & Biases has
 #: `Name` and `config.seed`.
@@ -35,64 +42,315 @@ _NAMES = {
     "seed": ("seed", "config.seed", "config.train.seed"),
     "step": ("step", "_step", "Step", "iter", "tokens"),
 }
-_METRICS = (
-    "loss",
-    "val_loss",
-    "validation_loss",
-    "eval_loss",
-    "test_loss",
-    "val/loss",
-    "eval/loss",
-)
+_SECONDS = ("seconds", "train_s", "time_s", "_runtime", "Relative Time (Process)")
+_METRICS = ("loss", "val_loss", "validation_loss", "eval_loss", "val/loss", "eval/loss")
+_KEYS = ["variant", "seed"]
+_DOCUMENT = ["document", "tokens", "loss"]
+#: Largest relative difference between a run's loss and the mean of its losses by document.
+_SAME_LOSS = 0.01
+#: File of what was asked, by which a folder of a comparison is known.
+ASKED = "compare.json"
 
 
 @dataclass(frozen=True)
 class OwnRuns:
     """Runs of another trainer, and how to compare them."""
 
-    #: A row for each variant and seed, with the columns `variant`, `seed` and metrics.
-    frame: pd.DataFrame
+    #: The given rows; the columns `variant`, `seed` and `step` have these names.
+    points: pd.DataFrame
+    baseline: str
     metric: str
+    #: Difference that does not matter, in the metric's unit.
+    margin: float | None = None
+    #: Loss whose steps and seconds are compared.
+    target: float | None = None
+    higher_is_better: bool = False
+    unpaired: bool = False
+    #: Columns whose values divide the runs into tables.
+    by: Sequence[str] = ()
+    #: Losses by document, with the columns of `_DOCUMENT` besides variant and seed.
+    documents: pd.DataFrame | None = None
     #: Columns of the given table that were taken as variant, seed and step.
     taken: dict[str, str] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, table: pd.DataFrame, metric: str | None = None, **given: str | None) -> "OwnRuns":
-        """Read a table of runs or steps; of several steps, the last one of each run counts.
+    def of(
+        cls,
+        table: pd.DataFrame,
+        baseline: str,
+        *,
+        metric: str | None = None,
+        variant: str | None = None,
+        seed: str | None = None,
+        step: str | None = None,
+        **asked: Any,
+    ) -> "OwnRuns":
+        """Read a table of runs or steps.
 
-        `given` names the columns of `variant`, `seed` and `step`, which are found by their usual
-        names otherwise. Raises ConfigError for a missing column, a metric that is not a number, and
-        a run that is given twice.
+        `variant`, `seed` and `step` name columns, which are found by their usual names otherwise;
+        `asked` are further fields. Raises ConfigError for a missing column or baseline, a metric
+        that is not a number, and a run that is given twice.
         """
-        taken = {kind: _find_column(table, kind, given.get(kind)) for kind in _NAMES}
+        given = {"variant": variant, "seed": seed, "step": step}
+        taken = {kind: _find_column(table, kind, name) for kind, name in given.items()}
+        taken = {kind: column for kind, column in taken.items() if column}
         chosen = _find_metric(table, metric, taken)
-        renamed = {column: kind for kind, column in taken.items() if column}
-        frame = table.rename(columns=renamed)
-        keys = ["variant", "seed"]
-        frame = frame.dropna(subset=keys).assign(variant=frame["variant"].astype(str))
-        if taken["step"]:
-            frame = frame.sort_values("step", kind="stable").dropna(subset=chosen)
-            frame = frame.drop_duplicates([*keys, "step"], keep="last") if metric is None else frame
-            repeated = frame.duplicated([*keys, "step"])
-        else:
-            repeated = frame.duplicated(keys)
-        if repeated.any():
-            variant, seed = frame.loc[repeated, keys].iloc[0]
-            raise ConfigError(
-                f"variant '{variant}', seed {seed}: is given twice; a run needs a seed of its own"
+        points = table.rename(columns={column: kind for kind, column in taken.items()})
+        points = points.dropna(subset=[*taken]).reset_index(drop=True)
+        points = points.assign(variant=points["variant"].astype(str))
+        runs = cls(points, baseline, chosen, taken=taken, **asked)
+        runs._check()
+        return runs
+
+    @classmethod
+    def open(cls, folder: Path) -> "OwnRuns":
+        """Open the runs that `save` wrote. Raises ConfigError for a damaged file."""
+        asked = parse(disk.read(folder / ASKED), folder / ASKED)
+        documents = folder / "documents.csv"
+        asked["documents"] = pd.read_csv(documents) if documents.is_file() else None
+        try:
+            return cls.of(pd.read_csv(folder / "points.csv"), **asked)
+        except (OSError, TypeError, ValueError) as error:
+            raise ConfigError(f"'{folder}': damaged: {error}") from None
+
+    def save(self, folder: Path) -> None:
+        """Write the runs and what was asked of them to a folder, for `open`."""
+        disk.make(folder)
+        for name in ("points", "documents"):
+            table = getattr(self, name)
+            if table is not None:
+                disk.replace(folder / f"{name}.csv", table.to_csv(index=False).encode())
+        write_text(folder / ASKED, to_json(self.asked))
+
+    @property
+    def asked(self) -> dict[str, Any]:
+        """What was asked, as `of` takes it."""
+        left_out = ("points", "documents", "taken")
+        names = (of.name for of in fields(self) if of.name not in left_out)
+        return {name: getattr(self, name) for name in names}
+
+    def _check(self) -> None:
+        for name in ("margin", "target"):
+            size = getattr(self, name)
+            if size is not None and not 0 < size < math.inf:
+                raise ConfigError(f"{name} {size}: must be a number above 0, such as 0.02")
+        if missing := [name for name in self.by if name not in self.points]:
+            columns = [*map(str, self.points)]
+            raise ConfigError(f"by {missing[0]}: no such column{nearest(missing[0], columns)}")
+        if self.target and "step" not in self.points:
+            raise ConfigError("target: needs a row for each step, and a column of steps")
+        keys = [*self.by, *_KEYS, *(["step"] if "step" in self.points else [])]
+        twice = self.points.duplicated(keys)
+        if twice.any():
+            where = ", ".join(f"{key} {self.points.loc[twice, key].iloc[0]}" for key in keys)
+            raise ConfigError(f"{where}: is given twice; a run needs a seed of its own")
+        for name, runs in self.tables:
+            names = [*runs["variant"].unique()]
+            if self.baseline not in names:
+                which = f" in {name}" if name else ""
+                near = nearest(self.baseline, names)
+                raise ConfigError(f"baseline '{self.baseline}': no such variant{which}{near}")
+            if len(names) < 2:
+                raise ConfigError(f"baseline '{self.baseline}': no other variant to compare")
+
+    @property
+    def tables(self) -> Iterator[tuple[str, pd.DataFrame]]:
+        """Names and points of the tables that are compared, one for each value of `by`."""
+        if not self.by:
+            yield "", self.points
+            return
+        for values, rows in self.points.groupby([*self.by], sort=False):
+            yield ", ".join(f"{key} {of}" for key, of in zip(self.by, values, strict=True)), rows
+
+    @cached_property
+    def curves(self) -> pd.DataFrame:
+        """Rows of all steps; empty without a column of steps."""
+        return self.points if "step" in self.points else self.points.iloc[:0]
+
+    @cached_property
+    def runs(self) -> pd.DataFrame:
+        """A row for each run: its last measured step, and in `lost` whether it has no end.
+
+        A run is lost if its metric is NaN or infinite at the last of the steps at which any run was
+        measured, or if it ends before the longest run of its variant.
+        """
+        return pd.concat([self._find_ends(rows).assign(table=name) for name, rows in self.tables])
+
+    def _find_ends(self, points: pd.DataFrame) -> pd.DataFrame:
+        is_finite = np.isfinite(points[self.metric])
+        if "step" not in points:
+            return points.assign(lost=~is_finite)
+        points = points[points["step"].isin(points.loc[is_finite, "step"])]
+        ends = points.sort_values("step", kind="stable").drop_duplicates(_KEYS, keep="last")
+        last = ends.groupby("variant")["step"].transform("max")
+        return ends.assign(lost=~np.isfinite(ends[self.metric]) | (ends["step"] < last))
+
+    @cached_property
+    def metrics(self) -> pd.DataFrame:
+        """A row for each number at the end of a run, with the columns `name` and `value`."""
+        numbers = self.runs.set_index(["table", *_KEYS]).select_dtypes("number")
+        return numbers.melt(var_name="name", ignore_index=False).reset_index()
+
+    def comparison(self) -> pd.DataFrame:
+        """Compare each variant with the baseline, in every table.
+
+        Runs are paired by seed; if `unpaired`, the variances of the arms are moderated by each
+        other and added (Welch, with Satterthwaite's degrees of freedom). Returns the columns of the
+        section `own_runs`. Raises ConfigError for variants without a common seed.
+        """
+        each = [self._compare(rows) for _, rows in self.runs.groupby("table", sort=False)]
+        return pd.concat(each, ignore_index=True)
+
+    def _compare(self, runs: pd.DataFrame) -> pd.DataFrame:
+        names = self._list_names(runs)
+        values = runs.assign(value=runs[self.metric].mask(runs["lost"])).pivot_table(
+            "value", "variant", "seed", dropna=False
+        )
+        values = values.reindex(names)
+        ended = {
+            name: rows["lost"].map({True: "diverged", False: "ok"})
+            for name, rows in runs.groupby("variant")
+        }
+        differences = self._compare_means(values) if self.unpaired else self._pair(values)
+        rows = []
+        for name, row in zip(names, [None, *list_rows(differences)], strict=True):
+            both = [count_ended(ended[of]) for of in (name, self.baseline)]
+            counts = dict(zip(SIDES, [n for side in both for n in side.values()], strict=True))
+            interval: dict[str, Any] = {**(row or NOTHING), **counts}
+            judged = negate(interval) | counts if self.higher_is_better else interval
+            word = judge(judged, self.margin) if row else "baseline"
+            word = "lost" if word == "diverged" else word
+            is_open = word == "inconclusive" and not self.unpaired and not both[0]["lost"]
+            correlation, saved = measure_pairing(values.loc[name], values.loc[self.baseline])
+            measured = {"value": values.loc[name].mean(), "sd": values.loc[name].std(ddof=1)}
+            rows.append(
+                {
+                    **interval,
+                    **measured,
+                    "table": runs["table"].iloc[0],
+                    "variant": name,
+                    "baseline": not row,
+                    "n": interval["n"] if row else len(values.loc[name].dropna()),
+                    "difference": interval["mean"] if row else 0.0,
+                    "verdict": word,
+                    "seeds_low": seeds_to_decide(judged, self.margin) if is_open else math.nan,
+                    "correlation": correlation if row else math.nan,
+                    "pairing_saves": saved if row else math.nan,
+                    "lost": both[0]["lost"],
+                }
             )
-        frame = frame.drop_duplicates(keys, keep="last")
-        return cls(frame, chosen, {kind: column for kind, column in taken.items() if column})
+        return make_frame(rows, "own_runs")
+
+    def _pair(self, values: pd.DataFrame) -> pd.DataFrame:
+        """Return the intervals of differences paired by seed, with the text's error if known."""
+        differences = values.iloc[1:] - values.iloc[0]
+        has_any = values.notna().any(axis=1)
+        alone = [v for v in differences.index[differences.isna().all(axis=1)] if has_any[v]]
+        if alone and has_any[self.baseline]:
+            raise ConfigError(
+                f"'{alone[0]}' and '{self.baseline}' have no seed in common: ask for `unpaired`, "
+                "which compares means"
+            )
+        if self.documents is None:
+            return simultaneous(differences)
+        documents = self._read_documents()
+        errors = []
+        for name, row in differences.iterrows():
+            weights = {str(name): 1.0, self.baseline: -1.0}
+            errors.append(find_text_error(dict.fromkeys(row.dropna().index, weights), documents))
+        if None in errors:
+            raise ConfigError("documents: a compared run has none, or others than its pair")
+        known = [(error.se, error.df) for error in errors if error]
+        return simultaneous(differences, pd.DataFrame(known, differences.index, ["se", "df"]))
+
+    def _read_documents(self) -> dict[tuple[str, Any], Array]:
+        """Return total losses and tokens by document, (2, documents), for each run."""
+        table = self.documents
+        if table is None or not {*_KEYS, *_DOCUMENT} <= {*table.columns}:
+            raise ConfigError(f"documents: needs the columns {listed([*_KEYS, *_DOCUMENT])}")
+        means = self.runs.set_index(_KEYS)[self.metric].to_dict()
+        documents = {}
+        for (variant, seed), rows in table.sort_values("document").groupby(_KEYS):
+            tokens = rows["tokens"].to_numpy(float)
+            documents[str(variant), seed] = np.stack(
+                [rows["loss"].to_numpy(float) * tokens, tokens]
+            )
+            mean = documents[str(variant), seed][0].sum() / tokens.sum()
+            known = means.get((str(variant), seed), math.nan)
+            if abs(known - mean) > _SAME_LOSS * abs(mean):
+                what = f"documents of '{variant}', seed {seed}: their mean loss is {mean:.4g}"
+                raise ConfigError(f"{what}, and {self.metric} is {known:.4g}")
+        return documents
+
+    def _compare_means(self, values: pd.DataFrame) -> pd.DataFrame:
+        """Compare the means of all arms with the first arm's, without pairs."""
+        n = values.count(axis=1).to_numpy()
+        variance, df, pooled = moderate_variances(values.var(axis=1, ddof=1), n - 1.0)
+        mean, parts = values.mean(axis=1).to_numpy(), variance / np.maximum(n, 1)
+        squared = parts[1:] + parts[0]
+        joined = squared**2 / (parts[1:] ** 2 / df[1:] + parts[0] ** 2 / df[0])
+        level, seeds = ALPHA / len(squared), np.minimum(n[1:], n[0])
+        interval = join(mean[1:] - mean[0], np.sqrt(squared), joined, 0.0, math.inf, seeds, level)
+        return pd.DataFrame({**interval, "pooled": pooled[1:]})
+
+    def targets(self) -> pd.DataFrame:
+        """Compare the steps, and seconds if known, in which runs reach the target loss."""
+        along = ["step", *[name for name in _SECONDS if name in self.points][:1]]
+        each = []
+        for name, points in self.tables if self.target else ():
+            curves = points.assign(loss=points[self.metric]).dropna(subset=[*along, "loss"])
+            times = compare_times(curves, self._list_names(points), self.target or 0, along)
+            each.append(times.assign(table=name))
+        return pd.concat(each, ignore_index=True) if each else make_frame([], "target")
+
+    def _list_names(self, rows: pd.DataFrame) -> list[str]:
+        """Return the variants of some rows, the baseline first."""
+        return [*dict.fromkeys([self.baseline, *rows["variant"]])]
+
+
+def read_rows(table: pd.DataFrame, pattern: str | None = None, file: str = "") -> pd.DataFrame:
+    """Return a table with a row for each run, or each step of a run, with variant and seed.
+
+    A wide table has a column for each run, named `RUN - METRIC` as in a history of Weights & Biases
+    (whose lowest and highest values are left out), or as `pattern` says. With `pattern`, such as
+    `{variant}-s{seed}`, the fields are read from the names of runs, or else from the file's name.
+    Raises ConfigError for a name that does not fit.
+    """
+    fields = re.split(r"\{(\w+)\}", pattern or "{Name}")
+    parts = [f"(?P<{part}>.+)" if at % 2 else re.escape(part) for at, part in enumerate(fields)]
+    form = re.compile("".join(parts))
+    runs = {}
+    for column in map(str, table):
+        run, _, metric = column.rpartition(" - ")
+        if not run and pattern and form.fullmatch(column):
+            run, metric = column, "loss"
+        if run and not metric.endswith(("__MIN", "__MAX")):
+            runs[column] = (run, metric)
+    if runs:
+        keys = [name for name in table if name not in runs and " - " not in str(name)]
+        each = [
+            table[[*keys, column]].dropna().rename(columns={column: metric}).assign(Name=run)
+            for column, (run, metric) in runs.items()
+        ]
+        table = pd.concat(each, ignore_index=True)
+    if pattern is None:
+        return table
+    names = table["Name"] if "Name" in table else pd.Series(file, table.index)
+    for name in names.unique():
+        if not form.fullmatch(str(name)):
+            raise ConfigError(f"'{name}' does not fit --pattern {pattern}")
+    return table.assign(**names.astype(str).str.extract(form))
 
 
 def _find_column(table: pd.DataFrame, kind: str, given: str | None) -> str:
     """Return the column of a kind; "" for a missing step. Raises ConfigError for another."""
-    if given is not None and given not in table:
-        raise ConfigError(f"--{kind} {given}: there is no such column{nearest(given, [*table])}")
-    column = given or next((name for name in _NAMES[kind] if name in table), "")
+    columns = [*map(str, table)]
+    if given is not None and given not in columns:
+        raise ConfigError(f"{kind} {given}: there is no such column{nearest(given, columns)}")
+    column = given or next((name for name in _NAMES[kind] if name in columns), "")
     if not column and kind != "step":
-        columns = listed([f"'{name}'" for name in table], 8)
-        raise ConfigError(f"no column '{kind}' among {columns}: name it with --{kind} COLUMN")
+        names = listed([f"'{name}'" for name in columns], 8)
+        raise ConfigError(f"no column '{kind}' among {names}: name it with --{kind} COLUMN")
     return column
 
 
@@ -103,134 +361,6 @@ def _find_metric(table: pd.DataFrame, given: str | None, taken: dict[str, str]) 
     usual += [name for name in numbers if "loss" in name and name not in usual]
     metric = given or next(iter(usual or numbers), "")
     if metric not in numbers:
-        what = f"--metric {given}: is no column of numbers" if given else "no column has numbers"
+        what = f"metric {given}: is no column of numbers" if given else "no column has numbers"
         raise ConfigError(f"{what}; columns of numbers: {listed(numbers, 8) or 'none'}")
     return metric
-
-
-def compare_runs(
-    runs: OwnRuns,
-    baseline: str,
-    *,
-    margin: float | None = None,
-    higher_is_better: bool = False,
-    unpaired: bool = False,
-) -> pd.DataFrame:
-    """Compare each variant of another trainer's runs with the baseline.
-
-    Runs are paired by seed; with `unpaired`, the variances of the arms are moderated by each other
-    and added (Welch, with Satterthwaite's degrees of freedom). A NaN or infinite value is a lost
-    run. Verdicts are of lower values unless `higher_is_better`. Returns the columns of the section
-    `own_runs`. Raises ConfigError for a missing baseline, and for variants without a common seed.
-    """
-    wide = runs.frame.pivot_table(runs.metric, "variant", "seed", sort=False, dropna=False)
-    wide = wide.reindex(index=runs.frame["variant"].unique())
-    if baseline not in wide.index:
-        names = [*map(str, wide.index)]
-        raise ConfigError(
-            f"baseline '{baseline}': there is no such variant{nearest(baseline, names)}"
-        )
-    has_run = ~runs.frame.assign(run=1).pivot_table("run", "variant", "seed").isna()
-    has_run = has_run.reindex(index=wide.index, columns=wide.columns).fillna(False)
-    values = wide.where(np.isfinite(wide))
-    others = [name for name in wide.index if name != baseline]
-    differences = _compare_arms(values, baseline, others, unpaired=unpaired)
-    ended = pd.DataFrame(np.where(values.isna(), "diverged", "ok"), values.index, values.columns)
-    ended = ended.where(has_run, "")
-    rows = []
-    for name, row in zip([baseline, *others], [None, *list_rows(differences)], strict=True):
-        losses = values.loc[name]
-        sides = [count_ended(ended.loc[[of]].to_numpy()[0]) for of in (name, baseline)]
-        counts = dict(zip(SIDES, [n for side in sides for n in side.values()], strict=True))
-        interval: dict[str, Any] = {**(row or NOTHING), **counts}
-        judged = negate(interval) | counts if higher_is_better else interval
-        word = judge(judged, margin) if row else "baseline"
-        correlation, saved = measure_pairing(losses, values.loc[baseline])
-        rows.append(
-            {
-                **interval,
-                "label": name,
-                "baseline": name == baseline,
-                "n": interval["n"] if row else int(losses.notna().sum()),
-                "value": losses.mean(),
-                "sd": losses.std(ddof=1),
-                "difference": interval["mean"] if row else 0.0,
-                "verdict": word,
-                "seeds_low": seeds_to_decide(judged, margin)
-                if word == "inconclusive" and not unpaired
-                else math.nan,
-                "correlation": correlation if row else math.nan,
-                "pairing_saves": saved if row else math.nan,
-                "lost": sides[0]["lost"],
-            }
-        )
-    return make_frame(rows, "own_runs")
-
-
-def _compare_arms(
-    values: pd.DataFrame, baseline: str, others: Sequence[str], *, unpaired: bool
-) -> pd.DataFrame:
-    """Return the intervals of all differences from the baseline, as rows of `NOTHING`."""
-    if unpaired:
-        return pd.DataFrame(_compare_means(values.loc[[baseline, *others]].to_numpy(float)))
-    differences = values.loc[[*others]] - values.loc[baseline]
-    alone = [name for name in others if differences.loc[name].isna().all()]
-    if alone and values.loc[alone].notna().any(axis=None):
-        raise ConfigError(
-            f"'{alone[0]}' and '{baseline}' have no seed in common: --unpaired compares their means"
-        )
-    return simultaneous(differences)
-
-
-def _compare_means(values_AN: Array) -> dict[str, Array]:  # noqa: N803 - axes
-    """Compare the means of all arms with the first arm's, without pairs.
-
-    `values_AN` has a row for each arm, the baseline first, with NaN for a missing seed.
-    """
-    n = np.sum(~np.isnan(values_AN), 1)
-    variances = [
-        np.nanvar(of, ddof=1) if count > 1 else math.nan
-        for of, count in zip(values_AN, n, strict=True)
-    ]
-    variance, df, pooled = moderate_variances(variances, n - 1.0)
-    parts = variance / n
-    mean = np.nanmean(values_AN, 1)
-    squared = parts[1:] + parts[0]
-    joined = squared**2 / (parts[1:] ** 2 / df[1:] + parts[0] ** 2 / df[0])
-    seeds = np.minimum(n[1:], n[0])
-    level = ALPHA / len(squared)
-    interval = join(mean[1:] - mean[0], np.sqrt(squared), joined, 0.0, math.inf, seeds, level)
-    return {**interval, "pooled": pooled[1:]}
-
-
-def describe_limits(rows: pd.DataFrame, runs: OwnRuns, *, unpaired: bool) -> list[str]:
-    """Return sentences on what such a comparison cannot know."""
-    columns = ", ".join(f"{kind} from '{column}'" for kind, column in runs.taken.items())
-    correlations = rows["correlation"].dropna()
-    pairing = "Unpaired: the means of arms are compared"
-    if not unpaired:
-        pairing = "Paired by seed"
-        if len(correlations):
-            pairing += (
-                f"; correlation over seeds {correlations.min():.2f} to {correlations.max():.2f}"
-            )
-    others = len(rows) - 1
-    return [
-        f"Read {columns}; the metric is '{runs.metric}', its last value of each run.",
-        f"{pairing}. The intervals hold for all {others} {plural(others, 'row')} at once.",
-        "Not known: the error from the finite held-out text, whether the harness treats arms alike "
-        "(no repeated baseline), and whether arms read equal tokens.",
-    ]
-
-
-def read_margin(stated: str | None) -> float | None:
-    """Return a margin in the metric's unit. Raises ConfigError unless it is a number above 0."""
-    if stated is None:
-        return None
-    try:
-        size = float(stated)
-    except ValueError:
-        size = math.nan
-    if not 0 < size < math.inf:
-        raise ConfigError(f"--margin {stated}: must be a number above 0, such as 0.02")
-    return size

@@ -242,6 +242,8 @@ WRITERS: Mapping[str, Callable[[Any], str]] = {
     "text_share": _write_text_share,
     "trials": _write_trials,
     "sensitivity": _write_sensitivity,
+    "reached": lambda row: f"{row.reached} of {row.runs}",
+    "ratio": lambda row: written.times(row.ratio, row.low, row.high),
     **{word: partial(_write_lost, word=word) for word in UNSTABLE},
 }
 

@@ -11,7 +11,7 @@ import os
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -19,6 +19,7 @@ from urllib.parse import quote
 import numpy as np
 import pandas as pd
 from markupsafe import Markup
+from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from llama_ablate.config.experiment import slug
@@ -30,7 +31,7 @@ from llama_ablate.findings.answer import answer, describe_scale, find_asked_cost
 from llama_ablate.findings.frames import Frames
 from llama_ablate.findings.stages import find_runs
 from llama_ablate.report import columns, details, figures, pictures, tables
-from llama_ablate.report.contents import STEP_COLUMNS, TableContents, list_tables
+from llama_ablate.report.contents import STEP_COLUMNS, Styles, TableContents, list_tables
 from llama_ablate.report.facts import count_families, list_facts
 from llama_ablate.report.glossary import GLOSSARY
 from llama_ablate.report.paper import ascii_name, caption, describe_setup
@@ -70,6 +71,7 @@ _MARKS = {
     **dict.fromkeys(("diverged", "collapsed", "failed"), "lost"),
     "baseline": "baseline",
 }
+_POINTING = ("better", "worse")
 #: Folded parts with figures of their own, by the section of their figures: title and summary.
 _PICTURES = {
     "along": ("Along training", "Differences from the baseline while the runs were trained"),
@@ -152,17 +154,23 @@ def _draw(frames: Frames, folder: Path) -> Iterator[PageFigure]:
             for figure in figures.make(name, frames):
                 end = "" if figure.table == first else f"_{slug(figure.table, 160)}"
                 stem = f"{figure.name}{end}"
-                pictures.save(figure.figure, disk.below(folder, stem), ("png",))
-                svg = pictures.write(figure.figure, "svg", stem)
-                disk.replace(disk.below(folder, f"{stem}.svg"), svg)
-                figure.figure.clear()  # free the memory of thousands of lines
-                element = "" if name in _IN_TABLES else embed(svg.decode(), stem)
+                drawn = save_figure(figure.figure, folder, stem)
+                element = "" if name in _IN_TABLES else drawn
                 yield PageFigure(
                     figure.name, figure.table, kind.section, stem, kind.caption, element
                 )
         except FAULTS as error:
             fault = f"{type(error).__name__}: {error}"
             yield PageFigure(name, first, kind.section, name, kind.caption, error=fault)
+
+
+def save_figure(figure: Figure, folder: Path, stem: str) -> Markup:
+    """Write a figure as PNG and SVG; return it as an element of the page, and clear it."""
+    pictures.save(figure, disk.below(folder, stem), ("png",))
+    svg = pictures.write(figure, "svg", stem)
+    disk.replace(disk.below(folder, f"{stem}.svg"), svg)
+    figure.clear()  # free the memory of thousands of lines
+    return Markup(embed(svg.decode(), stem))  # noqa: S704 - matplotlib escapes its texts
 
 
 def embed(svg: str, label: str) -> str:
@@ -225,43 +233,39 @@ def _html(
     folder: Path,
 ) -> str:
     experiment, compute = frames.plan.experiment, frames.plan.compute
-    style, script = packaged("page.css"), packaged("page.js")
     contents = {c.table.plan.name: c for c in list_tables(frames, frames)}
     by_table = {name: [part for part in page_figures if part.table == name] for name in contents}
     key = _find_lead(sections)
     leads = [_make_lead(contents[name], key, sections, by_table[name]) for name in contents]
     first = (frames.rungs or frames.tables)[-1 if len(frames.rungs) > 1 else 0]
     keys = next(iter(contents.values())).styles.keys
-    return (
-        environment(html=True)
-        .get_template("page.html")
-        .render(
-            name=experiment.name,
-            question=experiment.question,
-            answer=answer(frames),
-            scale=describe_scale(frames),
-            facts=list_facts(frames),
-            families=count_families(frames),
-            setup=describe_setup(frames),
-            warnings=warnings,
-            policy=Markup(policy(style, script)),  # noqa: S704 - hashes and constants
-            style=style,
-            script=script,
-            keys={key: name for name, key in keys.items()},
-            tables=[*contents],
-            first=first.plan.name,
-            leads=leads,
-            parts=[*_list_parts(frames, contents, key, sections, page_figures, folder)],
-            experiment=frames.experiment_text,
-            environment=to_json(
-                {
-                    "compute": compute.to_dict() if compute else None,
-                    "environment": frames.environment,
-                }
-            ),
-            glossary=GLOSSARY,
-        )
+    return render(
+        name=experiment.name,
+        question=experiment.question,
+        answer=answer(frames),
+        scale=describe_scale(frames),
+        facts=list_facts(frames),
+        families=count_families(frames),
+        setup=describe_setup(frames),
+        warnings=warnings,
+        keys={key: name for name, key in keys.items()},
+        tables=[*contents],
+        first=first.plan.name,
+        leads=leads,
+        parts=[*_list_parts(frames, contents, key, sections, page_figures, folder)],
+        experiment=frames.experiment_text,
+        environment=to_json(
+            {"compute": compute.to_dict() if compute else None, "environment": frames.environment}
+        ),
     )
+
+
+def render(**values: Any) -> str:
+    """Return the page with the values of its template, and the packaged style and script."""
+    style, script = packaged("page.css"), packaged("page.js")
+    values |= {"style": style, "script": script, "glossary": GLOSSARY}
+    values["policy"] = Markup(policy(style, script))  # noqa: S704 - hashes and constants
+    return environment(html=True).get_template("page.html").render(values)
 
 
 def _find_lead(sections: Sequence[Section]) -> str:
@@ -299,16 +303,11 @@ def _make_lead(
         name,
         None if matching[0].error else _make_table(matching[0], contents),
         matching[0].note,
-        [_embedded(by_name[each]) for each in order if each in by_name],
+        [by_name[each] for each in order if each in by_name],
         matching[0].error,
         about if key != "axes" else "",
         matching[0].title if key != "comparison" else name,
     )
-
-
-def _embedded(figure: PageFigure) -> PageFigure:
-    """Return a figure whose SVG is not escaped in the page."""
-    return replace(figure, svg=Markup(figure.svg))  # noqa: S704 - matplotlib escapes its texts
 
 
 def _list_parts(
@@ -321,7 +320,7 @@ def _list_parts(
 ) -> Iterator[PagePart]:
     """Yield the folded parts of the page: pictures, sections, runs, speeds and recipes."""
     left = [
-        _embedded(part)
+        part
         for part in page_figures
         if part.name not in ("loss_curves", "costs", *_IN_TABLES) or part.error
     ]
@@ -381,9 +380,22 @@ def _summarize(sections: Sequence[Section]) -> str:
 
 
 def _make_table(section: Section, contents: TableContents) -> dict[str, Any]:
-    """Return a section as a table for the template, with the places of its rows' intervals."""
-    table = _lay_out(section.cells, section.short, section.about)
-    styles, place = contents.styles, _place_rows(section, contents)
+    """Return a section as a table for the template; a comparison has the strokes of seeds."""
+    is_first = section.key == "comparison" and len(section.rows) <= _MANY_ROWS
+    seeds = contents.seeds if is_first else {}
+    return make_table(section, contents.styles, contents.table.margin or 0, seeds)
+
+
+def make_table(
+    section: Section, styles: Styles, margin: float, seeds: Mapping[str, Sequence[float]]
+) -> dict[str, Any]:
+    """Return a section as a table for the template, with the places of its rows' intervals.
+
+    `margin` is half the width of a grey band around 0; `seeds` are differences of single seeds by
+    variant, drawn as strokes.
+    """
+    table = lay_out(section.cells, section.short, section.about)
+    place = _place_rows(section, margin, seeds)
     rows, is_many = section.rows, len(section.cells) > _MANY_ROWS
     named = next((rows[name] for name in ("variant", "effect", "step") if name in rows), None)
     names = [row["cells"][0] for row in table["rows"]] if named is None else [*named]
@@ -397,7 +409,7 @@ def _make_table(section: Section, contents: TableContents) -> dict[str, Any]:
     return {**table, "axis": place, "hidden": is_many}
 
 
-def _lay_out(
+def lay_out(
     cells: pd.DataFrame, short: int = 0, about: Mapping[str, str] | None = None
 ) -> dict[str, Any]:
     """Return the columns and rows of a table for the template.
@@ -449,7 +461,9 @@ def _lay_out(
     }
 
 
-def _place_rows(section: Section, contents: TableContents) -> dict[str, Any] | None:
+def _place_rows(
+    section: Section, margin: float, seeds: Mapping[str, Sequence[float]]
+) -> dict[str, Any] | None:
     """Place the differences of a section along one axis, in percent of its width.
 
     Returns None for a section without differences, or with differences in several units.
@@ -459,9 +473,7 @@ def _place_rows(section: Section, contents: TableContents) -> dict[str, Any] | N
         return None
     if not rows["difference"].notna().any():
         return None
-    is_first = section.key == "comparison" and len(rows) <= _MANY_ROWS
-    seeds = contents.seeds if is_first else {}
-    most, margin = pictures.find_limit(rows), contents.table.margin or 0
+    most = pictures.find_limit(rows)
     inside = rows[["difference", "low", "high"]].to_numpy(float).ravel()
     strokes = [value for each in seeds.values() for value in each]
     inside = np.concatenate([inside, strokes, [0, *([-margin, margin] if margin < most else [])]])
@@ -478,6 +490,8 @@ def _place_rows(section: Section, contents: TableContents) -> dict[str, Any] | N
         is_out = not start <= value <= stop
         way = "left" if value < start else "right"
         mark = way if is_out else _MARKS.get(str(row.get("verdict")), "dot")
+        # The shapes of `better` and `worse` point to their side of 0, for any metric.
+        mark = _POINTING[value > 0] if mark in _POINTING else mark
         place_of_row = {
             "at": place(value),
             "ends": None if is_out or np.isnan(ends).any() else [*map(place, ends)],
@@ -508,7 +522,7 @@ def _runs(frames: Frames, folder: Path) -> dict[str, Any]:
         if values.notna().any():
             cells[head] = [written.number(value / scale, form, unit) for value in values]
     cells["reason"] = runs["reason"]
-    table = _lay_out(cells.loc[:, (cells != "").any()])
+    table = lay_out(cells.loc[:, (cells != "").any()])
     for row, run in zip(table["rows"], runs["id"], strict=True):
         if place := frames.folder(run):
             path = os.path.relpath(place / "record.json", folder).replace(os.sep, "/")
@@ -529,7 +543,7 @@ def _speeds(frames: Frames) -> dict[str, Any]:
     named = named.assign(measure=failed["metric"] + ": " + failed["error"])
     every = pd.concat([cells, named]).fillna("")
     every = every.head(_MAX_RUNS)
-    return _lay_out(every.loc[:, (every != "").any()])
+    return lay_out(every.loc[:, (every != "").any()])
 
 
 def _recipes(frames: Frames) -> dict[str, Any]:
@@ -543,4 +557,4 @@ def _recipes(frames: Frames) -> dict[str, Any]:
                 rows.append([variant.label, table.plan.name, key, *both])
     heads = ["variant", "table", "key", "baseline", "variant's"]
     cells = pd.DataFrame(rows[:_MAX_RUNS], columns=heads)
-    return _lay_out(cells.loc[:, (cells != "").any()])
+    return lay_out(cells.loc[:, (cells != "").any()])
