@@ -13,9 +13,10 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from llama_ablate.evidence.factorial import Design, estimate_effects
-from llama_ablate.evidence.intervals import ALPHA, estimate
+from llama_ablate.evidence.intervals import ALPHA, estimate, estimate_unpaired
 from llama_ablate.evidence.item_error import item_error, least_error
 from llama_ablate.evidence.medians import estimate_column
+from llama_ablate.evidence.rates import compare_rates
 from llama_ablate.evidence.sequential import spending
 from llama_ablate.measure.turns import MAX_PROCESSES, PROCESSES, ROUNDS, WANTED_HALF_WIDTH
 
@@ -97,6 +98,49 @@ def draw_tables(kind, seeds, rows, share, tables, effect=0.0):
     text_se = simulate_rows.std(-1, ddof=1) / math.sqrt(DOCUMENTS)
     shift = effect + simulate_rows.mean(-1)
     return differences + shift[..., None], text_se, DOCUMENTS - 1.0
+
+
+def false_unpaired(kind, seeds, tables):
+    """Return the largest share of false tables over rows, of arms compared by their means."""
+    shares = []
+    for rows in ROWS:
+        arms, base = _draw(kind, np.random.default_rng(seeds + rows), tables, rows, seeds)
+        found = estimate_unpaired(np.concatenate([base, arms], axis=1), ALPHA / rows)
+        shares.append(find_false(found).any(-1).mean())
+    return float(max(shares))
+
+
+#: Runs' times to a target: the spread of a variant's, and the share of the baseline's that reach
+#: the target before training ends.
+TIMES = {"all reach it": (0.1, 5.0), "a fifth does not": (0.1, 0.84)}
+TIMES |= {
+    "a fifth does not, spread twofold": (0.2, 0.84),
+    "half does not, spread twofold": (0.2, 0),
+}
+
+
+def called_faster(kind, seeds, tables, *, of_those_that_reach):
+    """Return how often a variant is called faster whose median time is the baseline's.
+
+    With `of_those_that_reach`, times are compared over the pairs that both reach the target, in
+    place of the rule of `compare_times`.
+    """
+    spread, end = TIMES[kind]
+    generator = np.random.default_rng(seeds)
+    logs = np.stack(
+        [
+            0.1 * generator.normal(size=(tables, seeds)),
+            spread * generator.normal(size=(tables, seeds)),
+        ]
+    )
+    logs = np.where(logs < 0.1 * end, logs, math.nan)
+    reached, differences = (~np.isnan(logs)).sum(-1), logs[1] - logs[0]
+    is_whole = (reached == seeds).all(0)
+    found = estimate(differences[:, None], 0.0, math.inf)["high"][:, 0] < 0
+    if of_those_that_reach:
+        return float(found.mean())
+    shares = [compare_rates((int(b), seeds), (int(a), seeds))["low"] > 0 for a, b in reached.T]
+    return float(np.where(is_whole, found, shares).mean())
 
 
 def find_false(found):
@@ -340,6 +384,30 @@ others, scaled to a deviation of 1; *outliers*: a quarter of one arm's runs, not
         for kind in (*USUAL, *UNLIKE, *OUTLIERS)
     }
     yield from _table("noise", seeds, false)
+    yield """## Unpaired arms
+
+The same share where means of arms are compared without pairs (`compare --unpaired`).
+"""
+    unpaired = {
+        kind: [f"{100 * false_unpaired(kind, n, tables):.1f}" for n in (3, 5, 20)]
+        for kind in (*USUAL, *UNLIKE)
+    }
+    yield from _table("noise", ["3 seeds", "5 seeds", "20 seeds"], unpaired)
+    yield """## Times to a target loss
+
+How often, in percent, a variant is called faster whose median time is the baseline's, at a level of
+5% (2.5% on this side): by the rule (ratios if all runs reach the target, else the shares of runs
+that do), and by the mean over the pairs that both reach it. Log times have a deviation of 0.1.
+"""
+    for name, rule in {"by the rule": False, "by those that reach it": True}.items():
+        times = {
+            kind: [
+                f"{100 * called_faster(kind, n, tables, of_those_that_reach=rule):.1f}"
+                for n in (3, 5, 20)
+            ]
+            for kind in TIMES
+        }
+        yield from _table(name, ["3 seeds", "5 seeds", "20 seeds"], times)
     yield """## Tuned arms
 
 Share of arms, in percent, that have a word although they equal the baseline at the best rates of
