@@ -15,10 +15,10 @@ import numpy as np
 from llama_ablate.evidence.factorial import Design, estimate_effects
 from llama_ablate.evidence.intervals import ALPHA, estimate, estimate_unpaired
 from llama_ablate.evidence.item_error import item_error, least_error
-from llama_ablate.evidence.medians import estimate_column
+from llama_ablate.evidence.medians import WANTED_HALF_WIDTH, estimate_column
 from llama_ablate.evidence.rates import compare_rates
 from llama_ablate.evidence.sequential import spending
-from llama_ablate.measure.turns import MAX_PROCESSES, PROCESSES, ROUNDS, WANTED_HALF_WIDTH
+from llama_ablate.measure.turns import MAX_PROCESSES, PROCESSES, ROUNDS
 
 SEEDS, ROWS, SHARES = (2, 3, 5, 8), (1, 2, 5, 10), (0.2, 0.6)
 DOCUMENTS = 40
