@@ -47,6 +47,9 @@ _KEYS = ["variant", "seed"]
 _DOCUMENT = ["document", "tokens", "loss"]
 #: Largest relative difference between a run's loss and the mean of its losses by document.
 _SAME_LOSS = 0.01
+#: Share of its variant's longest run before which the end of a run is early. Runs of equal seconds
+#: differ by a few steps.
+_EARLY = 0.9
 #: File of what was asked, by which a folder of a comparison is known.
 ASKED = "compare.json"
 
@@ -96,7 +99,8 @@ class OwnRuns:
         if len({*taken.values()}) < len(taken):
             raise ConfigError(f"{listed([*taken])} need columns of their own: {taken}")
         chosen = _find_metric(table, metric, taken)
-        points = table.rename(columns={column: kind for kind, column in taken.items()})
+        others = [kind for kind, column in taken.items() if kind in table and kind != column]
+        points = table.drop(columns=others).rename(columns={of: kind for kind, of in taken.items()})
         points = points.dropna(subset=[*taken]).reset_index(drop=True)
         points = points.assign(variant=points["variant"].astype(str))
         runs = cls(points, baseline, chosen, taken=taken, **asked)
@@ -138,8 +142,10 @@ class OwnRuns:
         if missing := [name for name in self.by if name not in self.points]:
             columns = [*map(str, self.points)]
             raise ConfigError(f"by {missing[0]}: no such column{nearest(missing[0], columns)}")
-        if self.unpaired and self.documents is not None:
-            raise ConfigError("documents: their error is of pairs, and not of `unpaired` arms")
+        if self.documents is not None and (self.unpaired or self.by):
+            raise ConfigError(
+                "documents: give the error of pairs in one table, not with unpaired, by"
+            )
         if self.target and "step" not in self.points:
             raise ConfigError("target: needs a row for each step, and a column of steps")
         keys = [*self.by, *_KEYS, *(["step"] if "step" in self.points else [])]
@@ -175,18 +181,18 @@ class OwnRuns:
         """A row for each run: its last measured step, and in `lost` whether it has no end.
 
         A run is lost if its metric is NaN or infinite at the last of the steps at which any run was
-        measured, or if it ends before the longest run of its variant.
+        measured, or if it ends early: before nine tenths of the longest run of its variant.
         """
         return pd.concat([self._find_ends(rows).assign(table=name) for name, rows in self.tables])
 
     def _find_ends(self, points: pd.DataFrame) -> pd.DataFrame:
         is_finite = np.isfinite(points[self.metric])
-        if "step" not in points:
+        if not points.duplicated(_KEYS).any():
             return points.assign(lost=~is_finite)
         points = points[points["step"].isin(points.loc[is_finite, "step"])]
         ends = points.sort_values("step", kind="stable").drop_duplicates(_KEYS, keep="last")
         last = ends.groupby("variant")["step"].transform("max")
-        return ends.assign(lost=~np.isfinite(ends[self.metric]) | (ends["step"] < last))
+        return ends.assign(lost=~np.isfinite(ends[self.metric]) | (ends["step"] < _EARLY * last))
 
     @cached_property
     def metrics(self) -> pd.DataFrame:

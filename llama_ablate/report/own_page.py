@@ -80,10 +80,9 @@ def write(runs: OwnRuns, folder: Path) -> Path:
         base = disk.below(folder, "tables", slug(part.title, 160))
         caption = f"Differences in {runs.metric} from {runs.baseline}."
         tables.save(part.cells, part.frame, caption, base, part.short, part.note)
+    styles = Styles.of([*runs.points["variant"].unique()], runs.baseline)
     leads, others = [], []
     for section in sections:
-        names = [*section.frame["variant"]]
-        styles = Styles.of(names, runs.baseline)
         table = page.make_table(section, styles, runs.margin or 0, {})
         if section.key == "target":
             others.append(page.PageBlock(section.table, table))
@@ -112,7 +111,7 @@ def write(runs: OwnRuns, folder: Path) -> Path:
         families="",
         setup=" ".join(said.values()),
         warnings=[said[name] for name in ("lost", "unknown") if name in said],
-        keys={f"v{at}": name for at, name in enumerate(names)},
+        keys={key: name for name, key in styles.keys.items()},
         tables=[lead.name for lead in leads],
         first=leads[0].name,
         leads=leads,

@@ -134,6 +134,8 @@ def test_the_last_step_counts_and_a_run_without_an_end_is_lost():
     steps = pd.concat([table_of(PUBLISHED, step=2), early])
     pd.testing.assert_frame_equal(compare(steps), compare(table_of(PUBLISHED)))
     of_base = steps["variant"].eq("control") & steps["seed"].eq(0) & steps["step"].eq(2)
+    a_step_less = steps.assign(step=steps["step"].replace(2, 20).mask(of_base, 19))
+    assert not la.compare(a_step_less, "control").runs["lost"].any()
     for lost in (steps.assign(loss=steps["loss"].mask(of_base)), steps[~of_base]):
         row = compare(lost).loc["control"]
         assert (row["n"], row["lost"]) == (2, 1)
@@ -219,7 +221,7 @@ WRONG = {
     "--documents runs.txt": "must end in",
     "--documents runs.csv": "documents: needs the columns",
     "--step variant": "need columns of their own",
-    "--unpaired --documents runs.csv": "documents: their error is of pairs",
+    "--unpaired --documents runs.csv": "documents: give the error of pairs",
 }
 TABLES = {
     "no seed in common": (table_of(PUBLISHED).assign(seed=range(6)), "`unpaired`"),
