@@ -258,29 +258,18 @@ def _exit_codes() -> str:
 def _commands() -> str:
     parts = [
         "# Commands",
-        "`llama-ablate COMMAND --help` prints the same. Every command takes `--json` (print one "
-        "JSON document) and `--plugin FILE` (a Python file that registers components; "
+        "    llama-ablate help all",
+        "`llama-ablate COMMAND --help` explains a command's arguments. Every command takes `--json` "
+        "(print one JSON document) and `--plugin FILE` (a Python file that registers components; "
         "repeatable); those that print tables `--wide` (all columns), those that compute "
         "`--device {auto,cpu,cuda}`.",
         _exit_codes(),
     ]
     (chosen,) = (a for a in parser()._actions if isinstance(a, _SubParsersAction))  # noqa: SLF001
-    arguments = {
-        name: [(_written(a), _explained(a)) for a in _arguments(chosen.choices[name])]
-        for name in COMMANDS
-    }
-    places = _places(arguments)
     for name, command in COMMANDS.items():
-        parts += [f"## `{name}`", f"{_sentence(command.HELP)} For example:"]
+        arguments = ", ".join(_written(a) for a in _arguments(chosen.choices[name]))
+        parts += [f"## `{name}`", f"{_sentence(command.HELP)} Arguments: {arguments}."]
         parts += [f"    llama-ablate {command.EXAMPLE}"]
-        if own := [row for row in arguments[name] if len(places[row]) == 1]:
-            parts.append(_list(own))
-    shared = [
-        (f"{argument} ({', '.join(found)})", about)
-        for (argument, about), found in places.items()
-        if len(found) > 1
-    ]
-    parts += ["## Options of several commands", _list(shared)]
     return "\n\n".join(part.rstrip() for part in parts) + "\n"
 
 
@@ -312,11 +301,6 @@ def _written(action: Action) -> str:
         return f"`{shown}`"
     value = "" if action.nargs == 0 else f" {shown}"
     return f"`{action.option_strings[-1]}{value}`"
-
-
-def _explained(action: Action) -> str:
-    text = (action.help or "").replace("%%", "%")
-    return text.replace("<", "&lt;").replace("%(default)s", str(action.default))
 
 
 def _sentence(text: str) -> str:
