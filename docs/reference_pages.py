@@ -42,18 +42,10 @@ SECTIONS: dict[str, type[BaseModel]] = {
     "`parallel`": schema.Parallel,
     "`ray`": schema.RayTask,
 }
-_SLOTS = {
-    "norm": "Norms.",
-    "position": "Position schemes: how the model knows the order of tokens.",
-    "attention": "Token mixers: softmax attention of several kinds, and recurrences.",
-    "feedforward": "Feed-forward networks.",
-    "block": "Blocks: how norms, sub-layers and residual connections are arranged.",
-    "init": "Rules of initial weights.",
-    "parametrization": "Parametrizations: how rates and initial weights follow width and depth.",
-    "optimizer": "Optimizers.",
-    "schedule": "Schedules of the learning rate after warm-up.",
-    "losses": "Losses that are added to cross-entropy.",
-}
+_SLOTS = [
+    *("norm", "position", "attention", "feedforward", "block", "init", "parametrization"),
+    *("optimizer", "schedule", "losses"),
+]
 
 
 def pages() -> dict[Path, str]:
@@ -87,16 +79,19 @@ def _experiment_file() -> str:
         "# Keys of an experiment file",
         "A file with all of its sections; most files need ten lines of it:",
         f"```yaml\n{(DOCS / 'complete.yaml').read_text('utf-8')}```",
-        "Keys that are left out have the defaults below, or those of `base`. `--set train.lr=3e-4` "
-        "overrides a key on the command line. An entry is a name, or a mapping of a `name` and "
-        "options: `{name: rope, theta: 5.0e+5}`. A slot also takes a pattern over depth: "
-        "`{pattern: [{name: mha, window: 64}, gated_delta], layers: {-1: mha}}` repeats its list "
-        "down the layers, and `layers` sets single ones.",
+        "Keys that are left out have the defaults below, or those of `base`. The schema "
+        "(`llama_ablate/config/experiment.schema.json`) has the limits of numbers. "
+        "`--set train.lr=3e-4` overrides a key on the command line. An entry is a name, or a "
+        "mapping of a `name` and options: `{name: rope, theta: 5.0e+5}`. A slot also takes a "
+        "pattern over depth: `{pattern: [{name: mha, window: 64}, gated_delta], layers: {-1: "
+        "mha}}` repeats its list down the layers, and `layers` sets single ones.",
     ]
     for title, model in SECTIONS.items():
+        if model is schema.Size:  # its keys are those of `model`
+            continue
         described = about[model.__name__]
         rows = [
-            (f"`{key}` ({_takes(field)}{_default(field)})", described.get(key, ""))
+            (_key(key, field, described.get(key, "")), described.get(key, ""))
             for key, field in model.model_json_schema()["properties"].items()
         ]
         parts += [f"## {title}", _list(rows)]
@@ -114,12 +109,16 @@ _KINDS = {
     "entry": ("entry", "entries"),
     "any": ("value", "values"),
 }
-_LIMITS = {
-    "minimum": "≥",
-    "exclusiveMinimum": ">",
-    "maximum": "≤",
-    "exclusiveMaximum": "<",
-}
+
+
+def _key(key: str, field: dict[str, Any], about: str) -> str:
+    """Return a key with its default, and what it takes where neither default nor text say so."""
+    default, taken = _default(field), _takes(field)
+    shown = f"`{key}: {default}`" if default else f"`{key}`"
+    if default and _kind(field) in ("integer", "number", "string", "boolean", "entry"):
+        return shown
+    words = re.findall(r"`[^`]+`", taken)
+    return shown if words and all(word in about for word in words) else f"{shown} ({taken})"
 
 
 def _takes(field: dict[str, Any]) -> str:
@@ -137,12 +136,7 @@ def _takes(field: dict[str, Any]) -> str:
         if _kind(items) == "words":
             return f"one or several of {_takes(items)}"
         return f"list of {_KINDS[_kind(items)][1]}"
-    limits = [
-        f"{word} {field[name]:g}"
-        for name, word in _LIMITS.items()
-        if abs(field.get(name, 1e9)) < 1e4  # larger limits only exclude unreasonable values
-    ]
-    return " ".join([_KINDS[kind][0], ", ".join(limits)]).strip()
+    return _KINDS[kind][0]
 
 
 def _kind(field: dict[str, Any]) -> str:
@@ -162,10 +156,9 @@ def _default(field: dict[str, Any]) -> str:
     if default is None or isinstance(default, dict) or default == "":
         return ""
     if isinstance(default, list):
-        return f"; default `[{', '.join(map(str, default))}]`"
+        return f"[{', '.join(map(str, default))}]" if default else ""
     written = {True: "true", False: "false"}.get(default) if isinstance(default, bool) else None
-    shown = written or (f"{default:g}" if isinstance(default, float) else default)
-    return f"; default `{shown}`"
+    return written or (f"{default:g}" if isinstance(default, float) else str(default))
 
 
 def _entries(slot: str) -> str:
@@ -223,11 +216,11 @@ def _bases(slot: str, name: str) -> dict[str, type]:
 def _components() -> str:
     parts = [
         "# Components",
-        "What a model is made of and trained with. `llama-ablate components SLOT` prints the same "
-        "with the types of options. [How to add one](../component.md).",
+        "    llama-ablate components attention",
+        "prints the same with the types of options. [How to add one](../component.md).",
     ]
-    for slot, title in _SLOTS.items():
-        parts += [f"## `{slot}`", title, _entries(slot)]
+    for slot in _SLOTS:
+        parts += [f"## `{slot}`", _entries(slot)]
     return "\n\n".join(part.rstrip() for part in parts) + "\n"
 
 
@@ -259,10 +252,10 @@ def _commands() -> str:
     parts = [
         "# Commands",
         "    llama-ablate help all",
-        "`llama-ablate COMMAND --help` explains a command's arguments. Every command takes `--json` "
-        "(print one JSON document) and `--plugin FILE` (a Python file that registers components; "
-        "repeatable); those that print tables `--wide` (all columns), those that compute "
-        "`--device {auto,cpu,cuda}`.",
+        "`llama-ablate COMMAND --help` explains a command's arguments. Every command takes "
+        "`--json` (print one JSON document) and `--plugin FILE` (a Python file that registers "
+        "components; repeatable); those that print tables `--wide` (all columns), those that "
+        "compute `--device {auto,cpu,cuda}`.",
         _exit_codes(),
     ]
     (chosen,) = (a for a in parser()._actions if isinstance(a, _SubParsersAction))  # noqa: SLF001
@@ -358,10 +351,8 @@ def _experiments() -> str:
         files[question].append(f"`{path.relative_to(EXPERIMENTS.parent).as_posix()}`")
     rows = [(", ".join(same), question) for question, same in files.items()]
     return (
-        "# Experiments to start from\n\nFiles in `experiments/`, to run or to copy. What was "
-        "found with some of them is in [`results/reference`](../../results/reference/README.md). "
-        "Those of `experiments/atlas` stand in the [atlas](../atlas.md), of `experiments/claims` "
-        "in the [claims](../claims.md), of `experiments/recipes` in "
-        "[their README](../../experiments/recipes/README.md); `llama-ablate init --list` has the "
-        "templates.\n\n" + _list(rows)
+        "# Experiments to start from\n\n    llama-ablate init --list\n\nlists templates; the files "
+        "in `experiments/` are to run or to copy ([results](../../results/reference/README.md)). "
+        "Others: the [atlas](../atlas.md), [claims](../claims.md), "
+        "[recipes](../../experiments/recipes/README.md).\n\n" + _list(rows)
     )
