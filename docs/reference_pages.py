@@ -16,6 +16,7 @@ from llama_ablate.commands.cli import COMMANDS, parser
 from llama_ablate.commands.help import EXIT_CODES
 from llama_ablate.config import schema
 from llama_ablate.config import schema as sections
+from llama_ablate.findings.columns import COLUMNS
 from llama_ablate.model.components import REGISTRIES
 from llama_ablate.report import columns
 
@@ -300,6 +301,14 @@ def _sentence(text: str) -> str:
     return f"{text[:1].upper()}{text[1:]}."
 
 
+def _heading(frame: str, column: str) -> str:
+    """Return a column's name, with its heading in a report's table where that differs."""
+    declared = COLUMNS["comparison"] if frame == "comparison()" else {}
+    title = declared[column].title if column in declared else ""
+    title = re.sub(r"\{\w*context:,\}", "N", title)
+    return f"`{column}`" + (f" (*{title}*)" if title.split(" ")[0] not in ("", column) else "")
+
+
 def _columns() -> str:
     """Return the columns of the frames that `llama_ablate.open` gives; those of several, once."""
     frames = {
@@ -311,18 +320,20 @@ def _columns() -> str:
     }
     places = _places({name: frame.items() for name, frame in frames.items()})
     shared = [
-        (f"`{column}` ({', '.join(found)})", about)
+        (f"`{column}` ({'all' if len(found) == len(frames) else ', '.join(found)})", about)
         for (column, about), found in places.items()
         if len(found) > 1
     ]
     parts = [
         "# Columns of data frames",
+        '```py\nllama_ablate.open("results/first").comparison().columns\n```',
         "Columns of the frames of `llama_ablate.open` and of `runs.csv` and `curves.csv`. Names "
         "stay; others may be added behind them. Units stand at the end of a name: `_nats` per "
         "token, `_bytes`, `_s` seconds. Losses and differences are in the `unit` of their row. A "
         "number that was not measured is missing (NaN).\n\n`runs` has a further column for each "
         "number that was measured of a run (`test_loss_nats`, `spikes`), `metrics` for each "
-        "coordinate of a value (`split`, `context`), `curves` for each further loss.",
+        "coordinate of a value (`split`, `context`), `curves` for each further loss. Headings of "
+        "the report's table stand in italics; N is a context.",
         "## In several frames",
         _list(shared),
     ]
@@ -332,7 +343,10 @@ def _columns() -> str:
             if places[column, about] == [name]:
                 alike[about.rpartition(": ")[0] or about].append((column, about))
         rows = [
-            (", ".join(f"`{column}`" for column, _ in same), about if len(same) > 1 else same[0][1])
+            (
+                ", ".join(_heading(name, column) for column, _ in same),
+                about if len(same) > 1 else same[0][1],
+            )
             for about, same in alike.items()
         ]
         parts += [f"## `{name}`", _list(rows)]
