@@ -253,17 +253,18 @@ def _commands() -> str:
     parts = [
         "# Commands",
         "    llama-ablate help all",
-        "`llama-ablate COMMAND --help` explains a command's arguments. Every command takes "
-        "`--json` (print one JSON document) and `--plugin FILE` (a Python file that registers "
-        "components; repeatable); those that print tables `--wide` (all columns), those that "
-        "compute `--device {auto,cpu,cuda}`.",
+        "shows an example of each; `llama-ablate COMMAND --help` explains its arguments. Every "
+        "command takes `--json` (print one JSON document) and `--plugin FILE` (a Python file that "
+        "registers components; repeatable); those that print tables `--wide` (all columns), those "
+        "that compute `--device {auto,cpu,cuda}`.",
         _exit_codes(),
     ]
     (chosen,) = (a for a in parser()._actions if isinstance(a, _SubParsersAction))  # noqa: SLF001
-    for name, command in COMMANDS.items():
-        arguments = ", ".join(_written(a) for a in _arguments(chosen.choices[name]))
-        parts += [f"## `{name}`", f"{_sentence(command.HELP)} Arguments: {arguments}."]
-        parts += [f"    llama-ablate {command.EXAMPLE}"]
+    rows = [
+        (f"**`{name}`**", f"{command.HELP}. {_arguments(chosen.choices[name])}")
+        for name, command in COMMANDS.items()
+    ]
+    parts.append(_list(rows))
     return "\n\n".join(part.rstrip() for part in parts) + "\n"
 
 
@@ -276,13 +277,14 @@ def _places(rows: Mapping[str, Iterable[tuple[str, str]]]) -> dict[tuple[str, st
     return places
 
 
-def _arguments(command: ArgumentParser) -> list[Action]:
+def _arguments(command: ArgumentParser) -> str:
+    """Return the arguments of a command without those that many commands take."""
     common = {"help", "plugins", "json", "wide", "device"}
-    return [
-        a
+    return ", ".join(
+        _written(a)
         for a in command._actions  # noqa: SLF001
         if a.dest not in common and a.help != SUPPRESS and not isinstance(a, _SubParsersAction)
-    ]
+    )
 
 
 def _written(action: Action) -> str:
@@ -295,10 +297,6 @@ def _written(action: Action) -> str:
         return f"`{shown}`"
     value = "" if action.nargs == 0 else f" {shown}"
     return f"`{action.option_strings[-1]}{value}`"
-
-
-def _sentence(text: str) -> str:
-    return f"{text[:1].upper()}{text[1:]}."
 
 
 def _heading(frame: str, column: str) -> str:
