@@ -80,9 +80,11 @@ def _experiment_file() -> str:
         "# Keys of an experiment file",
         "A file with all of its sections; most files need ten lines of it:",
         f"```yaml\n{(DOCS / 'complete.yaml').read_text('utf-8')}```",
-        "Keys that are left out have the defaults below, or those of `base`. The schema "
+        "Keys that are left out have the defaults below, or those of `base`. A key without a type "
+        "is a text, or a section below. The schema "
         "(`llama_ablate/config/experiment.schema.json`) has the limits of numbers. "
-        "`--set train.lr=3e-4` overrides a key on the command line. An entry is a name, or a "
+        "`--set train.lr=3e-4` overrides a key.",
+        "An entry is a name, or a "
         "mapping of a `name` and options: `{name: rope, theta: 5.0e+5}`. A slot also takes a "
         "pattern over depth: `{pattern: [{name: mha, window: 64}, gated_delta], layers: {-1: "
         "mha}}` repeats its list down the layers, and `layers` sets single ones.",
@@ -113,13 +115,14 @@ _KINDS = {
 
 
 def _key(key: str, field: dict[str, Any], about: str) -> str:
-    """Return a key with its default, and what it takes where neither default nor text say so."""
+    """Return a key with its default, and its type where neither default nor description say it."""
     default, taken = _default(field), _takes(field)
     shown = f"`{key}: {default}`" if default else f"`{key}`"
     if default and _kind(field) in ("integer", "number", "string", "boolean", "entry"):
         return shown
     words = re.findall(r"`[^`]+`", taken)
-    return shown if words and all(word in about for word in words) else f"{shown} ({taken})"
+    is_said = taken in ("text", "section") or (words and all(word in about for word in words))
+    return shown if is_said else f"{shown} ({taken})"
 
 
 def _takes(field: dict[str, Any]) -> str:
@@ -176,10 +179,10 @@ def _entries(slot: str) -> str:
             options[name] = components.format_default(option["default"])
             if base and row["name"] not in inherited[base][1]:
                 inherited[base][1].append(row["name"])
-        options = f" Options: {_defaults(own)}." if own else ""
+        options = f" {_defaults(own)}." if own else ""
         rows.append((f"`{row['name']}`", f"{row['summary']}{options}"))
     shared = [
-        f"Options of {', '.join(f'`{name}`' for name in names)}: {_defaults(options)}.\n\n- "
+        f"Of {', '.join(f'`{name}`' for name in names)}: {_defaults(options)}.\n\n- "
         + _one_a_line((inspect.getdoc(base) or "").split("\n\n", 1)[-1])
         for base, (options, names) in inherited.items()
     ]
@@ -218,7 +221,8 @@ def _components() -> str:
     parts = [
         "# Components",
         "    llama-ablate components attention",
-        "prints the same with the types of options. [How to add one](../component.md).",
+        "prints the same with the types of options, which stand here with their defaults. "
+        "[How to add one](../component.md).",
     ]
     for slot in _SLOTS:
         parts += [f"## `{slot}`", _entries(slot)]
