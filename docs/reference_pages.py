@@ -21,7 +21,6 @@ from llama_ablate.model.components import REGISTRIES
 from llama_ablate.report import columns
 
 DOCS = Path(__file__).parent
-EXPERIMENTS = DOCS.parent / "experiments"
 
 #: Sections of an experiment file with their pydantic models, in reading order.
 SECTIONS: dict[str, type[BaseModel]] = {
@@ -57,7 +56,6 @@ def pages() -> dict[Path, str]:
         "metrics": _metrics(),
         "data": _data(),
         "commands": _commands(),
-        "experiments": _experiments(),
         "columns": _columns(),
     }
     return {DOCS / "reference" / f"{name}.md": text for name, text in made.items()}
@@ -353,22 +351,3 @@ def _columns() -> str:
         ]
         parts += [f"## `{name}`", _list(rows)]
     return "\n\n".join(part.rstrip() for part in parts) + "\n"
-
-
-def _experiments() -> str:
-    files = defaultdict(list)
-    for path in sorted(EXPERIMENTS.glob("**/*.yaml")):
-        if {"atlas", "claims", "recipes", "templates"} & {
-            *path.parts
-        }:  # these are listed elsewhere
-            continue
-        values = yaml.safe_load(path.read_text("utf-8"))
-        question = values.get("question", "")
-        files[question].append(f"`{path.relative_to(EXPERIMENTS.parent).as_posix()}`")
-    rows = [(", ".join(same), question) for question, same in files.items()]
-    return (
-        "# Experiments to start from\n\n    llama-ablate init --list\n\nlists templates; the files "
-        "in `experiments/` are to run or to copy ([results](../../results/reference/README.md)). "
-        "Others: the [atlas](../atlas.md), [claims](../claims.md), "
-        "[recipes](../../experiments/recipes/README.md).\n\n" + _list(rows)
-    )
