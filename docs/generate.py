@@ -17,13 +17,10 @@ from docs import (
     schema,
     systems_page,
 )
-from llama_ablate.commands import summary
-from llama_ablate.design.variants import resolve_preset
 from llama_ablate.evidence.written import interval
 from llama_ablate.findings.columns import iterate
 from llama_ablate.findings.comparison import compare_variants
 from llama_ablate.findings.frames import Frames
-from llama_ablate.model.counts import summarize
 from llama_ablate.report import pictures, tables
 from llama_ablate.report.figures import make
 from llama_ablate.report.sections import sections
@@ -39,7 +36,6 @@ def pages() -> dict[Path, str]:
     first, of_claims = _First(), claims.page_parts()
     parts = {
         ROOT / "README.md": {"file": first.file(), "table": first.table()},
-        docs / "models.md": {"summary": _summary()},
         docs / "reading-a-report.md": {"example": first.example()},
         docs / "atlas.md": atlas.parts(),
         docs / "claims.md": {"counts": of_claims["counts"]},
@@ -114,13 +110,6 @@ _MEANS = {
     "equivalent": "the interval crosses 0, and lies within the margin of ±{margin} nats.",
     "inconclusive": "the interval includes 0, and values outside the margin of ±{margin} nats.",
 }
-
-
-def _summary() -> str:
-    spec, about = resolve_preset("llama3-8b")
-    values = summarize("llama3-8b", spec, batch=16)
-    shown = summary.text({**values, **about.model_dump()})
-    return f"```text\n$ llama-ablate summary llama3-8b --batch 16\n{shown}\n```\n"
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Generated reference pages on registries, experiment-file keys, commands and glossary."""
+"""Generated reference pages on registries, experiment-file keys, commands and columns."""
 
 import inspect
 import re
@@ -15,7 +15,6 @@ from llama_ablate.commands import components
 from llama_ablate.commands.cli import COMMANDS, parser
 from llama_ablate.commands.help import EXIT_CODES
 from llama_ablate.config import schema
-from llama_ablate.config import schema as sections
 from llama_ablate.findings.columns import COLUMNS
 from llama_ablate.model.components import REGISTRIES
 from llama_ablate.report import columns
@@ -25,12 +24,12 @@ DOCS = Path(__file__).parent
 #: Sections of an experiment file with their pydantic models, in reading order.
 SECTIONS: dict[str, type[BaseModel]] = {
     "The file": schema.Experiment,
-    "`model`": sections.Model,
-    "`model.dropout`": sections.DropoutKeys,
+    "`model`": schema.Model,
+    "`model.dropout`": schema.DropoutKeys,
     "`variants`": schema.Variants,
-    "`data`, and each of `texts`": sections.Data,
-    "`mixture` of `data`, each source": sections.Portion,
-    "`train`": sections.Train,
+    "`data`, and each of `texts`": schema.Data,
+    "`mixture` of `data`, each source": schema.Portion,
+    "`train`": schema.Train,
     "`evaluation`": schema.Evaluation,
     "`seeds`, in looks": schema.Looks,
     "`answer`": schema.AnswerKeys,
