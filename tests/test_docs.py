@@ -112,8 +112,10 @@ def test_no_paragraph_has_more_than_80_words(page):
 
 
 def test_the_commands_that_the_pages_show_are_commands():
-    """Every line of a page that runs the program is accepted by its parser."""
+    """Every line of a page that runs the program, and every example of `help all`, is parsed."""
     parser = cli.parser()
+    for command in cli.COMMANDS.values():
+        parser.parse_args(shlex.split(command.EXAMPLE))
     shown = 0
     for page in PAGES:
         text = re.sub(r"<!--.*?-->", "", page.read_text("utf-8"), flags=re.DOTALL)
