@@ -57,8 +57,7 @@ def estimate(
     and `text_df_M` are the standard error over held-out texts and its degrees of freedom. Returns
     the columns of `NOTHING`, each (..., M).
     """
-    n, mean, own_variance = _summarize(np.asarray(differences_MN, float))
-    variance, df, pooled = moderate_variances(own_variance, n - 1.0)
+    n, mean, variance, df, pooled = _summarize(np.asarray(differences_MN, float))
     seed_se = np.sqrt(variance / np.maximum(n, 1))
     return {**join(mean, seed_se, df, text_se_M, text_df_M, n, level_M), "pooled": pooled}
 
@@ -71,8 +70,7 @@ def estimate_unpaired(values_AN: ArrayLike, level: float = ALPHA) -> dict[str, N
     1947, Biometrika 34), with Satterthwaite's degrees of freedom. Returns the columns of `NOTHING`,
     each (..., A - 1); `n` is the number of runs of the smaller arm.
     """
-    n, mean, own_variance = _summarize(np.asarray(values_AN, float))
-    variance, df, pooled = moderate_variances(own_variance, n - 1.0)
+    n, mean, variance, df, pooled = _summarize(np.asarray(values_AN, float))
     parts = variance / np.maximum(n, 1)
     first, others = parts[..., :1], parts[..., 1:]
     with np.errstate(divide="ignore", invalid="ignore"):
@@ -82,12 +80,13 @@ def estimate_unpaired(values_AN: ArrayLike, level: float = ALPHA) -> dict[str, N
     return {**join(differences, *errors, least, level), "pooled": pooled[..., 1:]}
 
 
-def _summarize(values: Array) -> tuple[NDArray[np.int64], Array, Array]:
-    """Return the number of values along the last axis, their means and their variances."""
+def _summarize(values: Array) -> tuple[NDArray[Any], Array, Array, Array, NDArray[np.bool_]]:
+    """Return the number of values along the last axis, their means, and moderated variances."""
     n = np.sum(~np.isnan(values), -1)
     mean = np.where(n > 0, np.nansum(values, -1) / np.maximum(n, 1), math.nan)
     squares = np.nansum((values - mean[..., None]) ** 2, -1)
-    return n, mean, np.where(n > 1, squares / np.maximum(n - 1, 1), math.nan)
+    own_variance = np.where(n > 1, squares / np.maximum(n - 1, 1), math.nan)
+    return n, mean, *moderate_variances(own_variance, n - 1.0)
 
 
 def join(
