@@ -75,10 +75,10 @@ def _experiment_file() -> str:
     about = keys()
     parts = [
         "# Keys of an experiment file",
-        "A file with all of its sections; most files need ten lines of it:",
+        "A file with most of its sections:",
         f"```yaml\n{(DOCS / 'complete.yaml').read_text('utf-8')}```",
         "Keys that are left out have the defaults below, or those of `base`. A key without a type "
-        "is a text, or a section below. The schema "
+        "is a text; sections have headings. The schema "
         "(`llama_ablate/config/experiment.schema.json`) has the limits of numbers. "
         "`--set train.lr=3e-4` overrides a key.",
         "An entry is a name, or a "
@@ -93,6 +93,7 @@ def _experiment_file() -> str:
         rows = [
             (_key(key, field, described.get(key, "")), described.get(key, ""))
             for key, field in model.model_json_schema()["properties"].items()
+            if _takes(field) != "section"  # a section has a heading
         ]
         parts += [f"## {title}", _list(rows)]
     return "\n\n".join(part.rstrip() for part in parts) + "\n"
@@ -179,11 +180,19 @@ def _entries(slot: str) -> str:
         options = f" {_defaults(own)}." if own else ""
         rows.append((f"`{row['name']}`", f"{row['summary']}{options}"))
     shared = [
-        f"Of {', '.join(f'`{name}`' for name in names)}: {_defaults(options)}.\n\n- "
+        f"Of {_names(names, [name for name, _ in rows])}: {_defaults(options)}.\n\n- "
         + _one_a_line((inspect.getdoc(base) or "").split("\n\n", 1)[-1])
         for base, (options, names) in inherited.items()
     ]
     return _list(rows) + "".join(f"\n{text}\n" for text in shared)
+
+
+def _names(chosen: Sequence[str], every: Sequence[str]) -> str:
+    """Return the chosen names in backticks, or all but one of every name."""
+    others = [name for name in every if name.strip("`") not in chosen]
+    if len(others) > 1:
+        return ", ".join(f"`{name}`" for name in chosen)
+    return f"all but {others[0]}" if others else "all"
 
 
 def _one_a_line(text: str) -> str:
