@@ -77,7 +77,7 @@ def _experiment_file() -> str:
         "# Keys of an experiment file",
         "A file with most of its sections:",
         f"```yaml\n{(DOCS / 'complete.yaml').read_text('utf-8')}```",
-        "Keys that are left out have the defaults below, or those of `base`. A key without a type "
+        "Keys left out have the defaults below, or those of `base`. A key without a type "
         "is a text; sections have headings. The schema "
         "(`llama_ablate/config/experiment.schema.json`) has the limits of numbers. "
         "`--set train.lr=3e-4` overrides a key.",
@@ -335,10 +335,10 @@ def _columns() -> str:
     parts = [
         "# Columns of data frames",
         '```py\nllama_ablate.open("results/first").comparison().columns\n```',
-        "Columns of the frames of `llama_ablate.open` and of `runs.csv` and `curves.csv`. Names "
-        "stay; others may be added behind them. Units stand at the end of a name: `_nats` per "
-        "token, `_bytes`, `_s` seconds. Losses and differences are in the `unit` of their row. A "
-        "number that was not measured is missing (NaN).\n\n`runs` has a further column for each "
+        "Frames of `llama_ablate.open`; `runs.csv` and `curves.csv` have the same. Names stay; "
+        "others may be added behind them. Units stand at the end of a name: `_nats` per token, "
+        "`_bytes`, `_s` seconds. Losses and differences are in the `unit` of their row. A number "
+        "that was not measured is missing (NaN).\n\n`runs` has a further column for each "
         "number that was measured of a run (`test_loss_nats`, `spikes`), `metrics` for each "
         "coordinate of a value (`split`, `context`), `curves` for each further loss. Headings of "
         "the report's table stand in italics; N is a context.",
