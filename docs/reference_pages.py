@@ -237,17 +237,18 @@ def _components() -> str:
 
 def _metrics() -> str:
     return (
-        "# Metrics\n\n    llama-ablate measure results/first perplexity\n\nadds a metric to finished "
-        "runs without training, where weights were kept. Entries of the key `measure`: quality is "
-        "measured for each run, speed and memory for each variant in one interleaved pass after "
-        "training.\n\n" + _entries("metric")
+        "# Metrics\n\n    llama-ablate measure results/first perplexity\n\nadds a metric to "
+        "finished runs without training, where weights were kept. Entries of `measure`, with "
+        "options and defaults: quality is measured for each run, speed and memory for each variant "
+        "in one interleaved pass after training.\n\n" + _entries("metric")
     )
 
 
 def _data() -> str:
     return (
-        "# Corpora and tokenizers\n\n    llama-ablate components corpus\n\nEntries of `data.corpus` and `data.tokenizer`. Splits are "
-        "shares of training, validation and test text.\n\n## `corpus`\n\n"
+        "# Corpora and tokenizers\n\n    llama-ablate components corpus\n\nEntries of "
+        "`data.corpus` and `data.tokenizer`, with options and defaults. Splits are shares of "
+        "training, validation and test text.\n\n## `corpus`\n\n"
         + _entries("corpus")
         + "\n## `tokenizer`\n\n"
         + _entries("tokenizer")
