@@ -75,10 +75,10 @@ def _experiment_file() -> str:
     about = keys()
     parts = [
         "# Keys of an experiment file",
-        "A file with all of its sections; most files need ten lines of it:",
+        "A file with most of its sections:",
         f"```yaml\n{(DOCS / 'complete.yaml').read_text('utf-8')}```",
-        "Keys that are left out have the defaults below, or those of `base`. A key without a type "
-        "is a text, or a section below. The schema "
+        "Keys left out have the defaults below, or those of `base`. A key without a type "
+        "is a text; sections have headings. The schema "
         "(`llama_ablate/config/experiment.schema.json`) has the limits of numbers. "
         "`--set train.lr=3e-4` overrides a key.",
         "An entry is a name, or a "
@@ -93,6 +93,7 @@ def _experiment_file() -> str:
         rows = [
             (_key(key, field, described.get(key, "")), described.get(key, ""))
             for key, field in model.model_json_schema()["properties"].items()
+            if _takes(field) != "section"  # a section has a heading
         ]
         parts += [f"## {title}", _list(rows)]
     return "\n\n".join(part.rstrip() for part in parts) + "\n"
@@ -179,11 +180,19 @@ def _entries(slot: str) -> str:
         options = f" {_defaults(own)}." if own else ""
         rows.append((f"`{row['name']}`", f"{row['summary']}{options}"))
     shared = [
-        f"Of {', '.join(f'`{name}`' for name in names)}: {_defaults(options)}.\n\n- "
+        f"Of {_names(names, [name for name, _ in rows])}: {_defaults(options)}.\n\n- "
         + _one_a_line((inspect.getdoc(base) or "").split("\n\n", 1)[-1])
         for base, (options, names) in inherited.items()
     ]
     return _list(rows) + "".join(f"\n{text}\n" for text in shared)
+
+
+def _names(chosen: Sequence[str], every: Sequence[str]) -> str:
+    """Return the chosen names in backticks, or all but one of every name."""
+    others = [name for name in every if name.strip("`") not in chosen]
+    if len(others) > 1:
+        return ", ".join(f"`{name}`" for name in chosen)
+    return f"all but {others[0]}" if others else "all"
 
 
 def _one_a_line(text: str) -> str:
@@ -228,17 +237,18 @@ def _components() -> str:
 
 def _metrics() -> str:
     return (
-        "# Metrics\n\nEntries of the key `measure`. Quality is measured for each run, speed and "
-        "memory for each variant in one interleaved pass after training. `llama-ablate measure "
-        "DIR METRIC` adds a metric to finished runs without training, where weights were kept.\n\n"
-        + _entries("metric")
+        "# Metrics\n\n    llama-ablate measure results/first perplexity\n\nadds a metric to "
+        "finished runs without training, where weights were kept. Entries of `measure`, with "
+        "options and defaults: quality is measured for each run, speed and memory for each variant "
+        "in one interleaved pass after training.\n\n" + _entries("metric")
     )
 
 
 def _data() -> str:
     return (
-        "# Corpora and tokenizers\n\nEntries of `data.corpus` and `data.tokenizer`. Splits are "
-        "shares of training, validation and test text.\n\n## `corpus`\n\n"
+        "# Corpora and tokenizers\n\n    llama-ablate components corpus\n\nEntries of "
+        "`data.corpus` and `data.tokenizer`, with options and defaults. Splits are shares of "
+        "training, validation and test text.\n\n## `corpus`\n\n"
         + _entries("corpus")
         + "\n## `tokenizer`\n\n"
         + _entries("tokenizer")
@@ -326,10 +336,10 @@ def _columns() -> str:
     parts = [
         "# Columns of data frames",
         '```py\nllama_ablate.open("results/first").comparison().columns\n```',
-        "Columns of the frames of `llama_ablate.open` and of `runs.csv` and `curves.csv`. Names "
-        "stay; others may be added behind them. Units stand at the end of a name: `_nats` per "
-        "token, `_bytes`, `_s` seconds. Losses and differences are in the `unit` of their row. A "
-        "number that was not measured is missing (NaN).\n\n`runs` has a further column for each "
+        "Frames of `llama_ablate.open`; `runs.csv` and `curves.csv` have the same. Names stay; "
+        "others may be added behind them. Units stand at the end of a name: `_nats` per token, "
+        "`_bytes`, `_s` seconds. Losses and differences are in the `unit` of their row. A number "
+        "that was not measured is missing (NaN).\n\n`runs` has a further column for each "
         "number that was measured of a run (`test_loss_nats`, `spikes`), `metrics` for each "
         "coordinate of a value (`split`, `context`), `curves` for each further loss. Headings of "
         "the report's table stand in italics; N is a context.",
