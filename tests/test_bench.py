@@ -8,15 +8,10 @@ import torch
 from benchmarks.components import BENCHES, decode, step
 from benchmarks.components import tables as bench_tables
 from benchmarks.components.__main__ import main
-from benchmarks.components.timing import Controls, Setup, Table, in_turns, joined
+from benchmarks.components.timing import Controls, Setup, in_turns
 from llama_ablate.files.strict_json import read_json
 
 QUICK = Setup(dim=32, rows=64, processes=1, rounds=6, compiled=False)
-
-
-def table(seconds, **controls):
-    """Return a table of given seconds, by case, process and turn."""
-    return Table("t", "a", seconds, {}, "", controls)
 
 
 def test_cases_take_turns_and_one_that_cannot_run_says_why():
@@ -35,38 +30,6 @@ def test_cases_take_turns_and_one_that_cannot_run_says_why():
     assert list(timed.seconds) == ["a", "b", "a, again (A/A)", "a, more (control)"]
     assert timed.failed == {"x": "RuntimeError: no compiler"}
     assert timed.ratio("a")["value"] == 1
-
-
-def test_tables_of_several_processes_are_one_with_the_cases_that_all_of_them_timed():
-    first = table({"a": [[1.0, 2.0]], "b": [[2.0, 4.0]], "c": [[1.0, 1.0]]})
-    second = Table("t", "a", {"a": [[1.0]], "b": [[8.0]]}, {"c": "OSError: no"}, "", {})
-    both = joined([first, second])
-    assert both.seconds == {"a": [[1.0, 2.0], [1.0]], "b": [[2.0, 4.0], [8.0]]}
-    assert both.failed == {"c": "OSError: no"}
-    ratio = both.ratio("b")
-    assert (ratio["value"], ratio["processes"], ratio["turns"]) == (pytest.approx(4), 2, 3)
-
-
-@pytest.mark.parametrize(
-    ("kind", "seconds", "holds"),
-    [
-        ("aa", [1.01, 0.99, 1.0, 1.01, 0.99], True),
-        ("aa", [1.01, 1.02, 1.01, 1.02, 1.01], False),  # told apart from 1
-        ("aa", [0.8, 1.2, 0.9, 1.1, 1.0], False),  # wider than the margin
-        ("positive", [1.1, 1.12, 1.08, 1.1, 1.11], True),
-        ("positive", [1.1, 0.8, 1.3, 1.2, 1.0], False),  # not seen
-    ],
-)
-def test_the_same_code_is_the_same_within_the_margin_and_a_little_more_work_is_seen(
-    kind, seconds, holds
-):
-    timed = table({"a": [[1.0]] * len(seconds), "b": [[s] for s in seconds]}, **{kind: ("b", "a")})
-    check = timed.checks()[kind]
-    assert check.holds is holds
-    assert check.why.startswith("b: ")
-    assert timed.to_dict()["controls"] == {kind: vars(check)}
-    missing = table({"a": [[1.0]]}, **{kind: ("b", "a")}).checks()[kind]
-    assert (missing.holds, missing.why) == (False, "b: not measured")
 
 
 @pytest.mark.usefixtures("in_process")

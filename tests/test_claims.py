@@ -6,16 +6,12 @@ from pathlib import Path
 import pytest
 
 from analysis import claims
-from analysis.claims import Evidence, JudgedClaim, add_up, judge, judge_part
+from analysis.claims import add_up, judge
 
 ROOT = Path(__file__).parents[1]
 LEDGER = claims.read_ledger()
 #: Parts that nothing tests, so that their claims are never supported as a whole.
 NEVER_RUN = {"002-18/served", "003-21", "003-25", "004-10/gradients"}
-
-
-def evidence(finding, **more):
-    return Evidence("x", "it holds", "1", finding, ["000-01"], **more)
 
 
 @pytest.fixture(scope="module")
@@ -58,22 +54,6 @@ def test_findings_add_up_to_a_verdict(words, word):
     assert add_up(words[::-1]) == word
 
 
-def test_a_claim_at_a_scale_has_no_verdict_but_from_findings_at_that_scale():
-    part = {"says": "", "scale": "large models"}
-    assert judge_part(part, [evidence("supported")]) == "not tested at this scale"
-    assert judge_part(part, []) == "not tested at this scale"
-    at_scale = evidence("refuted", at_scale=True)
-    assert judge_part(part, [evidence("supported"), at_scale]) == "refuted"
-
-
-def test_what_reading_settles_has_no_say_beside_what_is_measured():
-    parts = {"a": ({}, [], "settled by reading"), "b": ({}, [], "refuted")}
-    assert JudgedClaim("000-01", {}, parts).verdict == "refuted"
-    alone = {"": ({}, [], "settled by reading")}
-    assert JudgedClaim("000-01", {}, alone).verdict == "settled by reading"
-    assert judge_part({"no_evidence": "asks our preset"}, [evidence("refuted")]) == "no evidence"
-
-
 @pytest.mark.parametrize(
     ("key", "low", "high", "word"),
     [
@@ -87,18 +67,3 @@ def test_what_reading_settles_has_no_say_beside_what_is_measured():
 )
 def test_an_interval_within_a_bound_supports_and_one_outside_refutes(key, low, high, word):
     assert judge(key, 0.2, low, high) == word
-
-
-def test_the_interval_of_a_number_over_seeds_is_students():
-    mean, low, high = claims.interval_of([1.0, 2.0, 3.0])
-    assert (mean, high - mean) == pytest.approx((2.0, 4.302653 / 3**0.5), rel=1e-6)
-    assert mean - low == pytest.approx(high - mean)
-    assert claims.interval_of([2.0, 2.0]) == (2.0, 2.0, 2.0)
-
-
-def test_neither_the_package_nor_the_experiments_know_the_ids_and_lines_of_sources():
-    of_sources = re.compile(r"\b00[0-4](-\d\d\b| L\d)|\bprimer\b")
-    assert of_sources.search("1.13x (001 L837)")
-    files = [f for e in ("*.py", "*.yaml", "*.html") for f in (ROOT / "llama_ablate").rglob(e)]
-    files += (ROOT / "experiments").rglob("*.yaml")
-    assert not [str(file) for file in files if of_sources.search(file.read_text("utf-8"))]
