@@ -85,11 +85,6 @@ def test_white_space_between_context_and_continuation_is_scored():
     assert both.continuation == list(b" sat")
 
 
-def test_what_has_no_context_stands_behind_the_separator_or_its_own_first_token():
-    assert encode(Bytes(), "", "sat", 0) == Encoded([0], list(b"sat"))
-    assert encode(Bytes(), "", "sat", None) == Encoded(list(b"s"), list(b"at"))
-
-
 def test_a_model_that_knows_nothing_answers_at_chance(subject, task):
     """Zero logits: choices of one length are equally likely, and each counts its share."""
     empty = subject()
@@ -142,10 +137,3 @@ def test_an_item_that_cannot_be_scored_is_refused_with_its_line(subject, task):
     with pytest.raises(ConfigError, match=r"own\.jsonl:1: a text to be scored has 37") as refused:
         METRICS.check(choice, own.model.spec, own.tokens)
     assert refused.value.where == ("task",)
-
-
-def test_unicode_is_scored_byte_by_byte_and_cut_texts_are_counted(subject, task):
-    item = {"context": "東京は日本の" * 5, "choices": ["首都", "café"], "answer": 0}
-    found = measure(subject(), task=task(item, {**item, "context": "東"}))
-    assert found["own_cut_items"].value == 1
-    assert found["own_items"].value == 2

@@ -84,33 +84,11 @@ def test_a_model_trained_with_documents_apart_is_another_run_where_it_is_evaluat
     assert other.spec.separator == table.text.separator
 
 
-def test_a_variant_says_what_all_rows_are_evaluated_on_and_which_are_not_paired(planned):
-    axes = "{data.documents: [mask], data.order: [documents], train.batch: [8], train.lr: [1e-2]}"
-    plan = planned(axes)
-    said = [*warn_of_text(plan.tables[0], plan.experiment)]
-    assert said[0] == "All rows are evaluated on the same held-out text, read as one text."
-    assert said[1].startswith("Not paired by text: 'order=documents', 'batch=8' and the baseline")
-    assert len(said) == 2
-    assert not [*warn_of_text(variant_of(planned(), "baseline")[1], plan.experiment)]
-
-
 def test_a_larger_batch_takes_as_many_fewer_steps_for_the_same_tokens_or_the_same_flops(planned):
     for budget in ("tokens", "flops"):
         (table,) = planned("{train.batch: [8, 2, 3]}", budget=budget).tables
         assert [run.steps for run in table.runs if run.seed == 0] == [30, 15, 60, 40]
         assert [dict(v.train) for v in table.variants] == [{}, *({"batch": n} for n in (8, 2, 3))]
-
-
-def test_a_precision_that_the_device_lacks_is_refused_in_one_line(
-    experiment_file, monkeypatch, answer, tmp_path
-):
-    file = experiment_file("{axes: {train.precision: [bfloat16]}}")
-    monkeypatch.setattr(checks, "multiplies_bfloat16", lambda _device: False)
-    for words in (("plan", file), ("run", file, "--results", tmp_path / "r")):
-        line = answer(*words, code=2)
-        assert "variants.axes.train.precision[0]: this device has no instructions" in line
-        assert line.endswith("allowed: float32")
-    assert not (tmp_path / "r" / "plan.json").exists()
 
 
 def test_one_source_at_weight_one_has_its_own_batches_bit_for_bit(cats, ships):

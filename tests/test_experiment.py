@@ -1,5 +1,3 @@
-import re
-
 import pytest
 
 from llama_ablate.config import experiment
@@ -64,18 +62,6 @@ def test_one_length_of_training_stands_in_place_of_that_of_a_base(load):
     assert lengths(MINIMAL, child=CHILD + sizes) == (None, None, 20)
 
 
-def test_an_error_in_a_base_file_is_shown_in_the_base_file(load):
-    with pytest.raises(ConfigError, match=r"x\.yaml:4:8: model\.dim: 'wide'"):
-        load(MINIMAL + "model:\n  dim: wide\n", child=CHILD)
-
-
-def test_a_file_without_a_name_has_that_of_the_file_and_never_its_bases(load):
-    base = "base: x.yaml\n"
-    assert load(MINIMAL).name == "x"
-    assert load(MINIMAL, child=base, name="my heads.yaml").name == "my heads"
-    assert load(MINIMAL, "name=other", child=base).name == "other"
-
-
 def test_set_overrides_keys_options_and_lists_and_knows_the_keys_of_a_model(load):
     sets = (
         "train.lr=3e-4",
@@ -135,16 +121,6 @@ def test_a_set_that_makes_no_sense_is_told_there(load, text, said):
         load(MINIMAL, text)
 
 
-def test_names_of_other_scripts_have_folders_of_their_own_and_latin_ones_keep_theirs():
-    names = ["\u7814\u7a76", "\u7814\u7a76\u5ba4", "\u7814" * 100, "\u7814" * 101, "!"]
-    folders = [experiment.slug(name) for name in names]
-    assert len(set(folders)) == len(names)
-    assert max(len(folder.encode()) for folder in folders) <= 47
-    for name in ("RoPE theta=500000", "Caf\xe9 M\xfcller", "x" * 50):
-        plain = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")[:40].strip("-")
-        assert experiment.slug(name) == plain
-
-
 @pytest.mark.parametrize(
     ("word", "allowed", "meant"),
     [
@@ -156,11 +132,6 @@ def test_names_of_other_scripts_have_folders_of_their_own_and_latin_ones_keep_th
 )
 def test_a_hint_knows_capitals_marks_and_the_words_of_other_projects(word, allowed, meant):
     assert nearest(word, allowed).endswith(f"; did you mean {meant}?")
-
-
-def test_a_word_that_means_nothing_has_no_hint():
-    assert nearest("qqqq", ["layernorm", "rmsnorm"]) == "; allowed: layernorm, rmsnorm"
-    assert nearest("theta", ["data", "model"], ["train.tokens"]) == "; allowed: data, model"
 
 
 @pytest.mark.parametrize(

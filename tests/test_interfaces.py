@@ -3,8 +3,7 @@
 import pytest
 
 from llama_ablate.errors import ConfigError
-from llama_ablate.model.decoder import build
-from llama_ablate.model.mixers.attention import ATTENTIONS, MHA
+from llama_ablate.model.mixers.attention import ATTENTIONS
 from llama_ablate.model.positions import POSITIONS
 from llama_ablate.training.losses import LOSSES
 from llama_ablate.training.optimizers import OPTIMIZERS
@@ -97,25 +96,3 @@ def test_what_lacks_a_part_is_refused_by_name_when_it_is_registered(
     assert said in message
     assert "\n" not in message
     assert "theirs" not in registry
-
-
-class WithoutRotated(MHA):
-    """Do not say what is rotated."""
-
-    @property
-    def rotated(self):
-        raise AttributeError
-
-
-def test_an_attribute_that_is_missing_is_named_when_a_model_is_built(monkeypatch, spec):
-    for kind in ("_components", "_schemas"):
-        monkeypatch.setattr(ATTENTIONS, kind, dict(getattr(ATTENTIONS, kind)))
-    ATTENTIONS.register("theirs")(WithoutRotated)
-    with pytest.raises(ConfigError) as caught:
-        build(spec(attention="theirs"))
-    lacks, _, hint = caught.value.message.partition("; ")
-    assert (lacks, caught.value.where) == (
-        "the attention 'theirs' has no 'rotated'",
-        ("attention",),
-    )
-    assert "init component attention" in hint

@@ -75,21 +75,6 @@ def test_each_seed_starts_from_other_weights(experiment_file, tmp_path):
 
 
 @pytest.mark.usefixtures("in_process")
-def test_a_link_as_results_folder_is_followed_and_said(experiment_file, tmp_path, capsys):
-    disk, file = tmp_path / "large disk", experiment_file(measure="[perplexity]", seeds="1")
-    disk.mkdir()
-    (tmp_path / "tiny").symlink_to(disk)
-    for _ in range(2):
-        assert main(["run", str(file), "--results", str(tmp_path), "--device", "cpu"]) == 0
-        assert f"note: '{tmp_path}/tiny' is a link: the results are in '{disk}'" in (
-            capsys.readouterr().err
-        )
-    assert len(Store(disk).final_ids()) == 2
-    assert main(["report", str(tmp_path / "tiny")]) == 0
-    assert (disk / "report" / "report.html").is_file()
-
-
-@pytest.mark.usefixtures("in_process")
 def test_a_run_is_committed_where_an_open_file_that_is_removed_gets_another_name(
     experiment_file, tmp_path, monkeypatch
 ):
@@ -287,11 +272,6 @@ def test_no_process_outlives_a_launcher_that_is_killed(at, experiment_file, tmp_
     ended(started)
 
 
-def _dies(_report):
-    os.write(1, b"the last words\n")
-    os._exit(3)
-
-
 def test_the_fork_server_outlives_a_terminal_that_closes():
     """It tells who of its children has ended; without it all would seem to have."""
     processes.warm()
@@ -300,11 +280,6 @@ def test_the_fork_server_outlives_a_terminal_that_closes():
     time.sleep(0.2)
     assert server.is_running()
     assert server.status() != psutil.STATUS_ZOMBIE
-
-
-def test_a_process_that_dies_is_an_error_with_its_last_words(tmp_path):
-    with pytest.raises(ChildProcessError, match="ended with code 3: the last words"):
-        processes.call(_dies, log=tmp_path / "x.log")
 
 
 @pytest.mark.usefixtures("in_process")
@@ -327,21 +302,18 @@ def test_metrics_can_be_added_without_training_again(
 
 
 @pytest.mark.parametrize(
-    ("given", "count", "ranks", "shares"),
+    ("given", "ranks", "shares"),
     [
-        ("5,7", 2, 1, ["5", "7", "5"]),
-        ("GPU-8a,GPU-3f,GPU-c1,GPU-09", 4, 2, ["GPU-8a,GPU-3f", "GPU-c1,GPU-09", "GPU-8a,GPU-3f"]),
-        ("3,9", 1, 1, ["3", "3", "3"]),  # there is no ninth: torch counts those before it
+        ("5,7", 1, ["5", "7", "5"]),
+        ("GPU-8a,GPU-3f,GPU-c1,GPU-09", 2, ["GPU-8a,GPU-3f", "GPU-c1,GPU-09", "GPU-8a,GPU-3f"]),
     ],
 )
 def test_workers_share_the_gpus_that_this_process_was_given(
-    tmp_path, monkeypatch, given, count, ranks, shares
+    tmp_path, monkeypatch, given, ranks, shares
 ):
     """Under CUDA_VISIBLE_DEVICES=5,7 the first of two GPUs is number 5 of the machine, not 0."""
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: count)
-    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    if given is not None:
-        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", given)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: given.count(",") + 1)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", given)
     assert local.Local(Store(tmp_path), "cuda", 3, ranks)._gpus == shares
     assert local.Local(Store(tmp_path), "cpu", 3, ranks)._gpus == ["", "", ""]
 

@@ -40,26 +40,12 @@ def test_a_note_is_read_back_as_written_and_is_gone_when_training_has_ended(tmp_
     assert not list(tmp_path.iterdir())
 
 
-def test_the_first_evaluation_is_noted_at_once_with_the_peak_of_memory_by_then(tmp_path):
-    note = LiveNote(tmp_path, "r1", 8, 32, lambda: 7_000)
-    note(1, 4.0, [POINT])
-    assert read(tmp_path) is None
-    note(2, 3.5, [POINT, POINT | {"validation_loss_nats": 3.9}])
-    assert read(tmp_path).peak_memory_bytes == 7_000
-
-
 @pytest.mark.usefixtures("at_once")
 def test_a_note_that_cannot_be_written_is_told_once_and_fails_nothing(tmp_path, capsys):
     with LiveNote(tmp_path / "gone", "r1", steps=8, tokens_per_step=32) as note:
         note(1, 4.0, [])
         note(2, 3.5, [])
     assert capsys.readouterr().err.count("how far the run is cannot be shown") == 1
-
-
-@pytest.mark.parametrize("content", ["", "[]", '{"run": "r1"}'])
-def test_what_cannot_be_read_is_no_note(tmp_path, content):
-    (tmp_path / live.LIVE).write_text(content, "utf-8")
-    assert read(tmp_path) is None
 
 
 @pytest.mark.usefixtures("at_once")

@@ -117,12 +117,3 @@ def test_status_and_pack_count_what_was_needed_alone(looked, tmp_path, answer):
     ours, packed = (Frames.of(Results.open(p)).table for p in (store.root, tmp_path / "pack"))
     assert compare_variants(ours).equals(compare_variants(packed))
     assert breaches(store.root) == breaches(tmp_path / "pack") == []
-
-
-def test_the_plan_says_the_least_and_the_most_that_it_may_take(looked, answer):
-    file, _ = looked
-    least, most = (RACED + seeds * (VARIANTS - 1) + 1 for seeds in (2, 4))
-    assert f"runs: {least} to {most};" in answer("plan", file, "--device", "cpu")
-    values = answer("plan", file, "--device", "cpu", "--json")
-    assert (values["least"]["runs"], values["runs"]) == (least, most)
-    assert values["least"]["training_flops"] < values["training_flops"]

@@ -8,7 +8,6 @@ from llama_ablate.commands.cli import main
 from llama_ablate.config import experiment
 from llama_ablate.design import forecast
 from llama_ablate.design.plan import make, paced
-from llama_ablate.errors import ConfigError
 from llama_ablate.model.counts import count, states
 from llama_ablate.model.decoder import build
 
@@ -48,30 +47,6 @@ def several(tmp_path):
         return "{" + ", ".join(f"{key}: {value}" for key, value in keys.items()) + "}"
 
     return data
-
-
-@pytest.mark.parametrize("tokenizer", ["bytes", "{name: bpe, vocab: 300}"])
-def test_documents_that_are_kept_apart_are_part_of_the_identity_and_others_are_none(
-    planned, several, tokenizer
-):
-    plain = planned(data=several(tokenizer))
-    masked = planned(data=several(tokenizer, documents="mask"))
-    assert ids(planned(data=several(tokenizer, documents="continue"))) == ids(plain)
-    assert "separator" not in plain.tables[0].baseline.spec.identity()
-    assert not ids(masked) & ids(plain)
-    (table,) = masked.tables
-    (separator,) = {v.spec.separator for v in table.variants}
-    assert table.text.opened["corpus"].tokenizer.decode([separator]) == "\0"
-    assert table.text.fingerprint == plain.tables[0].text.fingerprint  # the tokens are the same
-    assert table.baseline.model["separator"] == separator
-
-
-def test_a_shorter_context_takes_as_many_more_rows_of_the_same_text(planned, several):
-    (table,) = planned("{axes: {context: [8, 4]}}", data=several(order="documents")).tables
-    assert table.span == 16
-    assert [v.spec.context for v in table.variants] == [16, 8, 4]
-    assert [dict(v.train) for v in table.variants] == [{}, {"batch": 8}, {"batch": 16}]
-    assert len({steps_of(table, v) for v in table.variants}) == 1
 
 
 def test_several_budgets_are_several_tables_that_share_their_runs(planned):
@@ -229,9 +204,3 @@ def test_variants_of_other_tokenizers_train_on_as_many_bytes_or_flops(planned, s
     flops = [count(v.spec).flops_per_token for v in plan.tables[1].variants]
     assert abs(by_flops - 60 * flops[0] / flops[1]) <= 0.5
     assert [text.vocab for text in plan.tables[0].texts] == [300, 256]
-
-
-def test_a_tokenizer_that_loses_text_is_no_variant(planned, several, words_tokenizer):
-    axes = f"{{axes: {{data.tokenizer: [{{name: file, path: '{words_tokenizer}'}}]}}}}"
-    with pytest.raises(ConfigError, match=r"axes.data.tokenizer\[0\].*loses text"):
-        planned(axes, data=several(BPE, order="documents"), budget="bytes")

@@ -3,8 +3,6 @@
 import csv
 import hashlib
 import math
-import os
-import re
 import subprocess
 import sys
 
@@ -186,25 +184,6 @@ def test_a_plugin_that_is_none_is_one_line(text, name, said, tmp_path, capsys):
     error = capsys.readouterr().err
     assert said in error
     assert error.count("\n") == 1
-
-
-def test_a_plugin_that_is_a_pipe_or_a_device_is_refused_unread(tmp_path, answer):
-    os.mkfifo(tmp_path / "pipe.py")
-    for path in (tmp_path / "pipe.py", "/dev/zero", tmp_path):
-        error = answer("components", "norm", "--plugin", path, code=2)
-        assert error == f"llama-ablate: --plugin {path}: is no regular file"
-
-
-def test_an_edited_plugin_makes_other_runs_and_is_pointed_out(experiment_file, train):
-    file = experiment_file(VARIANTS, measure="[perplexity]", seeds="1")
-    train(file, NORM)
-    store = train(file, NORM.replace("0.5", "0.6"), "--set", "seeds=2")
-    page = (store.report / "report.html").read_text("utf-8")
-    assert re.search(r"different plugins \(mine\.py \w{8}; mine\.py \w{8}\)", page)
-    record = store.records()[0]
-    # Only what the plugin has a part in is another run since: the baseline's first one stands.
-    assert len(store.final_ids()) == 2 + 3
-    assert record.environment["plugins"] == {"mine.py": hashlib.sha256(NORM.encode()).hexdigest()}
 
 
 def test_an_optimizer_of_a_plugin_trains_and_its_code_is_part_of_the_id_of_its_runs(

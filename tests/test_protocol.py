@@ -1,7 +1,6 @@
 """The protocol: what a file stated before the first run, and what a report says of changes."""
 
 import json
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -15,7 +14,6 @@ from llama_ablate.report.sections import sections
 from llama_ablate.results import Results, Store, protocol
 from tests import plans
 from tests.in_process import in_process, run_in_process
-from tests.metrics import measured
 from tests.simulations import draw_unequal, find_false
 from tests.tables import sentences_of as warnings
 
@@ -72,19 +70,6 @@ def test_every_change_is_printed_on_a_line_of_its_own_and_travels_in_a_pack(chan
     ]
 
 
-def test_a_replaced_control_is_compared_on_the_seeds_that_the_baseline_has():
-    losses = {"b0": 2.0, "b1": 2.1, "c1": 2.4, "c2": 9.0}
-    runs = [plans.run(id_, variant=id_[0], seed=int(id_[1])) for id_ in losses]
-    variants = [plans.variant("b", baseline=True), plans.variant("c", role="positive")]
-    before = plans.document(plans.table(variants, runs))
-    records = {
-        id_: replace(plans.RECORD, id=id_, metrics={"perplexity": measured(test_loss_nats=loss)})
-        for id_, loss in losses.items()
-    }
-    (control,) = protocol.replaced(before, plans.of_runs("x"), records)
-    assert control.difference_nats == pytest.approx(0.3)
-
-
 def test_seeds_that_are_added_after_a_look_are_told_with_what_they_cost(changed):
     _, told = changed(seeds="4")
     (line,) = [line for line in told if line.startswith("The file was changed after 6 runs")]
@@ -137,18 +122,6 @@ def test_what_unplanned_looks_cost_is_what_a_simulation_finds():
         false |= find_false(found).any(1)
         # Three standard errors of both simulations: the table is of 4,000.
         assert abs(false.mean() - expected) < 3 * np.sqrt(expected * (1 / count + 1 / 4_000))
-
-
-def test_a_variant_that_is_added_is_named_alone(experiment_file, tmp_path):
-    for axes in ("[layernorm]", "[layernorm, scaled]"):
-        norms = "{design: one-at-a-time, axes: {norm: AXES}}".replace("AXES", axes)
-        norms = norms.replace("scaled", "{name: rmsnorm, eps: 0.1}")
-        assert run_in_process(experiment_file(norms), tmp_path) == 0
-    told = warnings(Frames.of(Results.open(tmp_path / "tiny")))
-    assert [line for line in told if "changed after" in line] == [
-        "The file was changed after 4 runs had finished, with 1 added: "
-        "added `variants.axes.norm: {name: rmsnorm, eps: 0.1}`."
-    ]
 
 
 @pytest.mark.usefixtures("in_process")

@@ -1,6 +1,5 @@
 import pytest
 
-from llama_ablate.commands import components
 from llama_ablate.config.registry import Choice, Registry
 from llama_ablate.errors import ConfigError
 
@@ -22,14 +21,6 @@ def fruits():
         return "pear"
 
     return registry
-
-
-def test_a_component_is_listed_by_its_options_and_the_first_paragraph_of_its_docstring(fruits):
-    assert fruits.summary("apple") == "Grow on trees (Newton 1687)."
-    assert [option.name for option in fruits.options("apple")] == ["sweet", "weight", "kinds"]
-    assert fruits.summary("pear") == ""
-    row = {"slot": "fruit", "name": "pear", "summary": "", "options": {}}
-    assert "(no docstring)" in components.text([row], 80)
 
 
 def test_a_bare_name_resolves_with_every_default_filled_in(fruits):

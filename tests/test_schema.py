@@ -3,7 +3,6 @@
 import json
 import re
 from pathlib import Path
-from urllib.parse import unquote
 
 import jsonschema
 import pytest
@@ -11,7 +10,6 @@ import yaml
 
 from docs import reference_pages
 from docs import schema as made
-from llama_ablate.commands.cli import main
 from llama_ablate.config import experiment, marked_yaml
 from llama_ablate.errors import ConfigError
 
@@ -124,22 +122,6 @@ def test_what_the_schema_refuses_is_refused_by_the_program_and_no_key_takes_ever
         assert not accepted(misspelt, name)
         with pytest.raises(ConfigError):
             model.check(misspelt)
-
-
-@pytest.mark.parametrize("name", ["first", "norm"])
-def test_a_template_names_the_schema_where_it_lies_and_where_it_is_copied_to(
-    name, tmp_path, monkeypatch
-):
-    folder = ROOT / "experiments"
-    file = next(f for f in (folder / "templates", folder) if (f / f"{name}.yaml").exists())
-    line = (file / f"{name}.yaml").read_text("utf-8").split("\n")[0]
-    named = re.fullmatch(r"# yaml-language-server: \$schema=(\S+)", line)[1]
-    assert (file / named).resolve() == made.FILE
-    monkeypatch.chdir(tmp_path)
-    assert main(["init", name]) == 0
-    line = Path(f"{name}.yaml").read_text("utf-8").split("\n")[0]
-    named = re.fullmatch(r"# yaml-language-server: \$schema=file://(\S+)", line)[1]
-    assert Path(unquote(named)) == made.FILE
 
 
 def test_every_key_is_described_without_a_link_of_a_page():

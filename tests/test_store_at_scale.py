@@ -13,8 +13,7 @@ import pytest
 
 from llama_ablate.commands.cli import main
 from llama_ablate.files import disk
-from llama_ablate.results import Results, Store
-from llama_ablate.results.archive import write_pack
+from llama_ablate.results import Store
 from tests import filled
 from tests.in_process import run_in_process
 from tests.quiet import within
@@ -31,11 +30,6 @@ def made(tmp_path):
 
 
 IMPORTS = "import resource, sys; from pathlib import Path"
-OPEN = """
-from llama_ablate.results import Results
-results = Results.open(Path(sys.argv[1]))
-print(len(results.finished), len(results.statuses))
-"""
 REPORT = """
 from llama_ablate.commands.cli import main
 assert main(["report", sys.argv[1]]) == 0
@@ -82,16 +76,6 @@ def test_the_status_of_ten_thousand_runs_takes_less_than_a_second(made, volume):
         "pending": 10,
     }
     assert len(said["runs"]) == count
-
-
-@pytest.mark.row("R17", "a pack of 10,000 runs opens in 6 seconds and 400 MB")
-@pytest.mark.torture
-def test_a_pack_of_ten_thousand_runs_opens_in_six_seconds_and_400_mib(made, tmp_path):
-    write_pack(tmp_path / "pack", Results.open(made(1, 10_000)).packable(), {})
-    lines, seconds, mib = taken(OPEN, tmp_path / "pack")
-    assert lines == ["10000 10000"]
-    assert within(seconds, 6)
-    assert mib < 400
 
 
 @pytest.mark.row("R17", "report of 10,000 runs in less than 400 MiB and a minute")

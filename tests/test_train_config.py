@@ -2,11 +2,9 @@
 
 import pytest
 
-from llama_ablate.config.experiment import Experiment, Train
-from llama_ablate.config.registry import Registry
+from llama_ablate.config.experiment import Experiment
 from llama_ablate.design import variants as resolving
 from llama_ablate.design.variants import variants_of
-from llama_ablate.training.registries import REGISTRIES as TRAINING
 from tests.plans import table_of
 
 SIZES = {"dim": 32, "layers": 1, "heads": 4, "context": 16}
@@ -53,13 +51,6 @@ def test_levels_are_named_by_what_is_special_about_them(plugin, key, levels, lab
     assert [dict(arm.train) for arm in arms] == [{}, *({key: level} for level in levels[1:])]
 
 
-def test_a_level_changes_only_the_options_that_it_gives_of_the_same_optimizer():
-    base = {"optimizer": {"name": "muon", "adam_lr": 0.3}}
-    arms, _ = planned(base, axes={"train.optimizer": [MUON, "lion"]})
-    found = [arm.train.get("optimizer") for arm in arms]
-    assert found == [None, {"name": "muon", "adam_lr": 0.3, "momentum": 0.9}, "lion"]
-
-
 @pytest.mark.parametrize(
     ("short", "long"),
     [
@@ -71,18 +62,6 @@ def test_a_level_changes_only_the_options_that_it_gives_of_the_same_optimizer():
 def test_an_entry_with_an_option_at_its_default_is_the_same_run(short, long):
     assert run_ids(short) == run_ids(long)
     assert run_ids(short) != run_ids({"optimizer": "lion"})
-
-
-def test_an_option_that_an_optimizer_gains_later_changes_no_entry(monkeypatch):
-    registry = Registry("optimizer")
-
-    @registry.register("gd")
-    def gd(weights, *, factor: float = 1.0, later: int = 3) -> None: ...
-
-    train = Train(steps=1, optimizer={"name": "gd", "factor": 2.0, "later": 3})
-    monkeypatch.setitem(TRAINING, "optimizer", registry)
-    monkeypatch.setitem(resolving.REGISTRIES, "optimizer", registry)
-    assert resolving.resolve_train(train).optimizer == {"name": "gd", "factor": 2.0}
 
 
 def test_every_variant_is_tried_at_every_rate_and_optimizers_may_be_tuned_themselves():

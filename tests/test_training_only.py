@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from llama_ablate.config.spec import SLOTS
-from llama_ablate.errors import ConfigError, NotProvidedError
+from llama_ablate.errors import ConfigError
 from llama_ablate.measure import METRICS, Unmeasured, row
 from llama_ablate.model import counts, laws
 from llama_ablate.model.decoder import build, new_model
@@ -145,22 +145,6 @@ def test_what_it_does_not_count_is_nan_and_never_0(mine):
     assert math.isnan(hybrid.flops_per_token)
 
 
-def test_what_it_does_count_is_counted(mine):
-    counted = counts.count(mine(Counting))
-    laws.check(mine(Counting), "attention")
-    assert counted.flops_per_token == build(mine(Counting)).flops()
-    assert counted.work == 3 * counted.flops_per_token
-    assert math.isnan(counted.state_bytes)
-
-
-def test_a_state_or_padding_is_refused_by_name(mine):
-    model = build(mine())
-    with pytest.raises(NotProvidedError, match=r"^not provided by 'mine': a state to decode with$"):
-        model.new_state(batch=1, capacity=4)
-    with pytest.raises(NotProvidedError, match=r"^not provided by 'mine': a sequence with padding"):
-        model(torch.zeros(2, 4, dtype=torch.long), pad_B=torch.tensor([0, 1]))
-
-
 @pytest.mark.parametrize(
     ("changes", "what"),
     [
@@ -235,15 +219,6 @@ def test_an_experiment_that_init_wrote_runs_and_its_page_says_what_is_not_provid
         refused = command("plan", *mine, "--set", f"{key}={value}", code=2)
         assert words in refused
         assert refused.startswith("llama-ablate: mine.yaml:6:")  # where it is named
-
-
-@pytest.mark.parametrize("there", ["mine.py", "mine.yaml"])
-def test_init_overwrites_no_file_and_leaves_none_half_done(command, tmp_path, there):
-    (tmp_path / there).write_text("of somebody")
-    refused = command("init", "component", "block", code=2)
-    assert f"'{there}' is there already" in refused
-    assert [file.name for file in tmp_path.iterdir()] == [there]
-    assert (tmp_path / there).read_text() == "of somebody"
 
 
 @pytest.mark.full  # a process for each slot's own test

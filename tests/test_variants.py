@@ -65,30 +65,6 @@ def test_a_design_names_its_variants_by_what_they_change(design, axes, expected)
     assert [variant.baseline for variant in found] == [True] + [False] * (len(found) - 1)
 
 
-def test_labels_show_what_differs_from_the_components_defaults():
-    axes = {"position": [{"name": "rope", "theta": 5e5}, "none"], "tie": [True], "layers": [4]}
-    found = of("one-at-a-time", axes=axes)
-    assert labels(found)[1:] == ["rope-theta=500000", "no-position", "tie=true", "layers=4"]
-
-
-def test_a_list_takes_entries_as_they_are_with_labels_of_their_own():
-    found = of("list", entries=[{"label": "fast", "train.lr": 0.5}, {"label": "plain"}])
-    assert [(v.label, v.baseline) for v in found] == [("plain", True), ("fast", False)]
-
-
-def test_a_level_that_the_base_has_already_is_the_baseline_itself_and_is_named_there():
-    for axes in ({"norm": ["layernorm", "rmsnorm"]}, {"norm": ["layernorm"], "train.lr": [0.5]}):
-        found = of("one-at-a-time", axes=axes)
-        assert [variant.covers for variant in found] == [["layernorm"], []]
-
-
-def test_initial_weights_may_be_scaled_with_the_width_and_are_the_number_that_stands_for_it():
-    scaled = of("one-at-a-time", {"init_std": "1/sqrt(dim)"}, axes={"dim": [64]})
-    assert [variant.spec.init_std for variant in scaled] == [32**-0.5, 0.125]
-    same = of("one-at-a-time", {"init_std": 0.125, "dim": 64}, axes={})
-    assert same[0].id == of("one-at-a-time", {"init_std": "1/sqrt(dim)", "dim": 64}, axes={})[0].id
-
-
 def test_a_matched_width_is_the_roundest_that_stays_within_the_tolerance():
     spec = of("one-at-a-time", axes={})[0].spec
 
@@ -163,13 +139,10 @@ def test_matched_variants_cost_what_the_baseline_costs_within_half_a_percent(bud
     assert "gelu" not in changed  # what matches already keeps its own width
 
 
-LOCAL = {"name": "mha", "window": 8}
-
-
 def test_a_label_names_a_level_of_any_axis_and_changes_no_id():
     plain, labelled = {}, {}
     for key, label, level in (
-        ("attention", "local", LOCAL),
+        ("attention", "local", {"name": "mha", "window": 8}),
         ("dim", "wider", 64),
         ("dropout", "drops", {"attention": 0.1}),
         ("train.lr", "fast", 0.5),
@@ -218,12 +191,3 @@ def test_combinations_may_be_left_out_of_a_product_by_value_name_or_label(exclud
     found = of("product", axes=NORM_AND_BLOCK, exclude=exclude)
     assert every - {variant.label for variant in found} == gone
     assert all(variant.levels for variant in found)  # least squares needs no whole grid
-
-
-def test_the_base_alone_may_be_trained_and_one_variant_where_something_else_varies():
-    assert labels(of("one-at-a-time")) == ["baseline"]
-    section = {"design": "list", "entries": [{"label": "only"}]}
-    tuned = {"name": "x", "model": SIZES, "train": {"steps": 1}, "variants": section}
-    for more in ({"tune": {"lr": [0.1, 0.2]}}, {"budget": ["tokens", "flops"]}):
-        experiment = Experiment.check({**tuned, **more})
-        assert labels(variants_of(experiment, 64)) == ["only"]

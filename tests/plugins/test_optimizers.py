@@ -101,10 +101,3 @@ def test_gradient_descent_is_its_closed_form(momentum, nesterov):
         velocity = sum(momentum ** (t - s) * gradients[s] for s in range(t + 1))
         expected -= 0.1 * (gradient + momentum * velocity if nesterov else velocity)
     torch.testing.assert_close(found, expected, rtol=1e-13, atol=1e-13)
-
-
-def test_gradient_descent_decays_by_the_gradient_of_half_the_squared_norm():
-    found = stepped("sgd", alone(START), [[[0.0] * 3] * 2] * 2, lr=0.1, weight_decay=0.2)
-    # Two steps of w' = -0.2 w with momentum 0.9: velocities 0.2 w and 0.9 * 0.2 w + 0.2 (0.98 w).
-    expected = torch.tensor(START, dtype=torch.float64) * (1 - 0.02 - 0.1 * (0.18 + 0.2 * 0.98))
-    torch.testing.assert_close(found, expected, rtol=1e-13, atol=1e-13)
