@@ -108,17 +108,6 @@ def test_the_public_points_refit_gives_the_surface_that_points_lie_on(module, sc
     assert float(lines["compute_exponent"][1]) == pytest.approx(0.3672 / 0.7145, rel=1e-3)
 
 
-def test_the_best_rate_is_the_minimum_of_a_parabola_in_the_logarithm_or_an_end(module):
-    best, rates = module("best_rate"), np.array([1e-3, 2.5e-3, 6.3e-3, 1.6e-2])
-    valleys = {f"seed {at}": 2 + 0.3 * np.log(rates / at) ** 2 for at in (3.5e-3, 4.5e-3)}
-    seeds = pd.DataFrame(valleys, index=rates)
-    found = [best.find_minimum(rates, seeds[seed].to_numpy()) for seed in seeds]
-    assert found == pytest.approx([3.5e-3, 4.5e-3])
-    assert best.estimate(seeds) == "0.004 [0.0035, 0.0045]"
-    assert best.find_minimum(rates, rates) == rates[0]
-    assert best.estimate(pd.DataFrame({0: -rates, 1: -rates}, index=rates)).startswith(">0.016")
-
-
 #: What a script prints of a committed pack.
 PRINTED = {
     "best_rate.py": ("rate-transfer", r"(?m)^standard +0.0091 .* 0.0021 \[0.0019, 0.0022\]$"),

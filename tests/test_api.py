@@ -206,16 +206,6 @@ def test_rows_of_two_experiments_are_paired_each_with_its_own_baseline(store):
     assert results.runs["experiment"].unique().tolist() == ["first", "second"]
 
 
-def test_more_seeds_of_the_same_variant_are_one_row(store):
-    more = {3: 2.2, 4: 1.9}
-    first = store("first", {"base": BASE, "wider": shifted(WIDER)})
-    second = store("second", {"base": more, "wider": {3: 2.05, 4: 1.8}})
-    results = la.concat([first, second])
-    row = results.comparison().set_index("variant").loc["wider"]
-    assert (row["experiment"], row["n"]) == ("first + second", 5)
-    assert ends(row) == interval([*WIDER.values(), -0.15, -0.10])
-
-
 REFUSED = {
     "baselines": (
         {"base": {"id_": "b2", "model": {"dim": 16}}},

@@ -1,10 +1,6 @@
 """Llama 3's template against the dialogues that its documentation spells out."""
 
-import pytest
-
-from llama_ablate.data.tokenizer import Bytes
 from llama_ablate.data.tokenizer_files import read
-from llama_ablate.errors import ConfigError
 from llama_ablate.interop.chat import Message, encode
 
 ONE = [Message("user", "Hi")]
@@ -41,8 +37,3 @@ def test_nobody_can_end_their_turn_or_speak_as_another_by_writing_the_tokens(lla
     assert tokenizer.decode(ids) == (
         f"<|begin_of_text|>{start}user{end}\n\n{sneaky}<|eot_id|>{start}assistant{end}\n\n"
     )
-
-
-def test_a_tokenizer_without_the_special_tokens_cannot_chat():
-    with pytest.raises(ConfigError, match=r"lacks <\|begin_of_text\|>"):
-        encode(ONE, Bytes())

@@ -6,7 +6,6 @@ from pathlib import Path
 import pytest
 
 from analysis import claims
-from analysis.claims import add_up, judge
 
 ROOT = Path(__file__).parents[1]
 LEDGER = claims.read_ledger()
@@ -36,34 +35,3 @@ def test_every_part_of_a_claim_is_tested_or_says_why_not(judged):
         if not found and not {"scale", "no_evidence", "settled"} & {*part}
     }
     assert untested == NEVER_RUN
-
-
-@pytest.mark.parametrize(
-    ("words", "word"),
-    [
-        (["supported", "supported"], "supported"),
-        (["supported", "undecided"], "supported in part"),
-        (["refuted", "no verdict"], "refuted in part"),
-        (["supported", "refuted"], "mixed"),
-        (["not tested at this scale", "never run"], "not tested at this scale"),
-        ([], "never run"),
-    ],
-)
-def test_findings_add_up_to_a_verdict(words, word):
-    assert add_up(words) == word
-    assert add_up(words[::-1]) == word
-
-
-@pytest.mark.parametrize(
-    ("key", "low", "high", "word"),
-    [
-        ("below", -0.5, -0.3, "supported"),
-        ("below", -0.5, -0.1, "undecided"),
-        ("at_most", -0.1, 0.2, "supported"),
-        ("above", 0.0, 0.1, "refuted"),
-        ("within", -0.2, 0.2, "supported"),
-        ("within", -0.4, -0.3, "refuted"),
-    ],
-)
-def test_an_interval_within_a_bound_supports_and_one_outside_refutes(key, low, high, word):
-    assert judge(key, 0.2, low, high) == word

@@ -11,7 +11,7 @@ from scipy import stats
 
 from llama_ablate.commands import components
 from llama_ablate.commands.cli import main
-from llama_ablate.commands.help import COMMANDS, EXIT_CODES
+from llama_ablate.commands.help import COMMANDS
 from llama_ablate.commands.shared.answer import Answer
 from llama_ablate.config import experiment
 from llama_ablate.config.spec import SLOTS
@@ -88,18 +88,6 @@ def test_a_run_is_shown_by_its_id_by_its_folder_and_as_a_bar_names_it(results, a
     head, *rows = answer("show", results, "baseline s0", "--curve").splitlines()
     assert head.startswith("step,tokens,lr,train_loss_nats")
     assert all(len(row.split(",")) == len(head.split(",")) for row in rows)
-
-
-def test_show_looks_at_the_grid_at_a_variant_and_at_two_paired_by_seed(results, answer):
-    assert "mqa" in answer("show", results)
-    out = answer("show", results, "mqa")
-    assert all(word in out for word in ("attention: mha -> mqa", "heldout_loss_nats", "± "))
-    said = answer("show", results, "baseline", "mqa", "--json")
-    assert said["seeds"] == [0, 1]
-    assert [entry["name"] for entry in said["changed"]["attention"]] == ["mha", "mqa"]
-    losses = said["effects"]["test_loss_nats"]
-    assert losses["low"] < losses["mean"] < losses["high"]
-    assert "over 2 paired seeds" in answer("show", results, "baseline", "mqa")
 
 
 @pytest.mark.parametrize(
@@ -231,11 +219,3 @@ def test_an_equivalence_that_a_pilot_does_not_let_be_shown_is_refused_unless_for
     assert "hypotheses[0].margin: equivalence within 1e-9 nats cannot be shown" in said
     assert "state a larger margin, or 'force: true'" in said
     assert "no row can be equivalent" in planned(", force: true", 0)
-
-
-def test_exit_codes_are_one_table_in_help_and_in_the_docs(answer):
-    out = answer("help", "exit-codes")
-    page = (ROOT / "docs" / "reference" / "commands.md").read_text("utf-8")
-    for code, about in EXIT_CODES.items():
-        assert f"{code:4d}  {about}" in out
-        assert f"| {code} | {about} |" in page

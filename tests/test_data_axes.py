@@ -11,8 +11,6 @@ from llama_ablate.config import experiment
 from llama_ablate.data.batches import TextMixture
 from llama_ablate.design import checks
 from llama_ablate.design.plan import make
-from llama_ablate.design.plan_texts import open_batches
-from llama_ablate.errors import ConfigError
 from llama_ablate.findings.frames import Frames
 from llama_ablate.findings.stages import find_runs
 from llama_ablate.findings.warnings import warn_of_text
@@ -187,17 +185,6 @@ def test_each_table_has_the_losses_of_the_same_runs_read_in_its_own_way(
         assert abs(found - windows) > 1e-4
     trained = every[1].set_index("label")["test_loss_nats"].to_dict()
     assert len({*trained.values()}) == len(trained) == 4
-
-
-def test_a_source_that_has_changed_since_the_plan_is_not_trained_on(planned, ships):
-    plan = planned(data=", mixture: {corpus: 1, ships: 1}")
-    (table,) = plan.tables
-    tokens = table.text.opened["corpus"]
-    rows = open_batches(plan, table.text, table.baseline, tokens)(0, 0, 8, 16)
-    assert not np.array_equal(rows, tokens.batch(0, 0, 8, 16))
-    documents(ships, "Another ship {} left Quay {}. ", 90)
-    with pytest.raises(ConfigError, match="the source 'ships' has changed since these runs were"):
-        open_batches(plan, table.text, table.baseline, tokens)
 
 
 @torch.no_grad()

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from docs import measured
 from llama_ablate.commands import cli
 
 ROOT = Path(__file__).parents[1]
@@ -170,12 +169,3 @@ def test_the_architecture_names_every_file_and_folder_of_the_package():
             continue
         name = f"`{path.name}{'/' if path.is_dir() else ''}`"
         assert name in text, f"docs/architecture.md does not name {name}"
-
-
-def test_an_estimate_before_a_comment_is_that_of_its_row():
-    size = "0.9 nats better [0.1, 0.2]<!-- prose / comparison / gelu -->"
-    assert measured.fill(size).startswith("0.0 nats better [0.0, 0.0]<!--")
-    signed = size.replace("0.9 nats better", "+0.9000")
-    assert measured.fill(signed).startswith("-0.0114 [-0.0179, -0.0050]<!--")
-    with pytest.raises(ValueError, match="prose: 0 rows of comparison have swish"):
-        measured.fill(size.replace("gelu", "swish"))

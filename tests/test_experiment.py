@@ -108,20 +108,6 @@ def test_set_reaches_into_lists(load):
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
-    [
-        *((text, "--set") for text in ("lr", "=3", ".lr=3", "train.=3", "train..lr=3")),
-        ("train.lr=x", "--set train.lr=x:1:10: train.lr: 'x'"),
-        ("sedes.x=3", "--set sedes.x=3:1:9: sedes: unknown key"),
-        ("lr=1e-3", "unknown key 'lr'; allowed: .*; did you mean 'train.lr'"),
-    ],
-)
-def test_a_set_that_makes_no_sense_is_told_there(load, text, said):
-    with pytest.raises(ConfigError, match=said):
-        load(MINIMAL, text)
-
-
-@pytest.mark.parametrize(
     ("word", "allowed", "meant"),
     [
         ("one_at_a_time", ["one-at-a-time", "path"], "'one-at-a-time'"),

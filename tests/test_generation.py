@@ -205,17 +205,6 @@ def test_generate_continues_what_a_run_has_learned(run_folder, capsys):
     assert values["tokens_per_s"] > 0
 
 
-@pytest.mark.full
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # parts of torch that its compiler uses
-def test_a_compiled_step_says_the_same_beyond_the_context_too(run_folder, capsys):
-    command = ["generate", run_folder, "--prompt", "the cat ", "--max-tokens", "80"]
-    plain, compiled = (
-        said(capsys, *command, "--past-context", "slide", "--compile", choice)
-        for choice in ("never", "always")
-    )
-    assert plain == compiled
-
-
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

@@ -48,21 +48,6 @@ def enter(monkeypatch):
     return entered
 
 
-SOUND = [
-    (ATTENTIONS, MIXER),
-    (LOSSES, LOSS),
-    (LOSSES, "def Theirs(logits): return logits.mean()"),
-    (OPTIMIZERS, OPTIMIZER),
-    (POSITIONS, POSITION),
-]
-
-
-@pytest.mark.parametrize(("registry", "text"), SOUND)
-def test_what_has_all_that_its_slot_asks_for_is_let_in(enter, registry, text):
-    enter(registry, text)
-    assert "theirs" in registry
-
-
 @pytest.mark.parametrize(
     ("registry", "text", "was", "wrong", "said"),
     [

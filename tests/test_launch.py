@@ -8,7 +8,6 @@ import signal
 import threading
 import time
 from itertools import chain, count, repeat
-from multiprocessing import forkserver
 from pathlib import Path
 
 import psutil
@@ -17,9 +16,9 @@ import torch
 from safetensors.torch import load_file
 
 from llama_ablate.commands.cli import main
-from llama_ablate.launch import local, measurement, processes, worker
+from llama_ablate.launch import local, measurement, worker
 from llama_ablate.results import Store
-from tests.commands import at_work, command, ended, family, kill
+from tests.commands import at_work, command, ended, kill
 from tests.conftest import LEARNS
 from tests.in_process import Inline, in_process, run_in_process
 from tests.quiet import until
@@ -253,33 +252,6 @@ def test_an_exception_becomes_a_typed_outcome(
     (record,) = Store.open(tmp_path / "tiny").records()
     assert record.outcome == outcome
     assert record.reason
-
-
-@pytest.mark.full
-@pytest.mark.parametrize("at", ["training", "measuring"])
-def test_no_process_outlives_a_launcher_that_is_killed(at, experiment_file, tmp_path, launch):
-    """Runs and metrics that would go on for minutes."""
-    sections, doing = {"train": LONG.replace("400", "1_000_000")}, "[0-9a-f]{8}"
-    if at == "measuring":
-        model = "{dim: 256, layers: 8, heads: 4, context: 256}"
-        sections, doing = {"train": LONG.replace("400", "1"), "model": model}, "measure"
-    paired = "[{name: train_speed, paired: true}]"
-    file = experiment_file("{}", measure=paired, seeds="1", **sections)
-    launcher = launch(command(file, tmp_path))
-    until(lambda: at_work(launcher, tmp_path / "tiny", run=doing))
-    started = family(launcher)
-    launcher.kill()
-    ended(started)
-
-
-def test_the_fork_server_outlives_a_terminal_that_closes():
-    """It tells who of its children has ended; without it all would seem to have."""
-    processes.warm()
-    server = psutil.Process(forkserver._forkserver._forkserver_pid)
-    server.send_signal(signal.SIGHUP)
-    time.sleep(0.2)
-    assert server.is_running()
-    assert server.status() != psutil.STATUS_ZOMBIE
 
 
 @pytest.mark.usefixtures("in_process")

@@ -1,43 +1,17 @@
 """What a worker notes of its progress is for those who watch, and nothing depends on it."""
 
-import math
-
 import pytest
 
 from llama_ablate.launch import worker
 from llama_ablate.results import Results, live
-from llama_ablate.results.live import LiveNote, read
+from llama_ablate.results.live import LiveNote
 from tests.in_process import run_in_process
-
-POINT = {"step": 2, "tokens": 64, "train_loss_nats": 3.5, "validation_loss_nats": math.nan}
 
 
 @pytest.fixture
 def at_once(monkeypatch):
     """Every step is noted."""
     monkeypatch.setattr(live, "EVERY_S", 0.0)
-
-
-def noted(folder):
-    """Write a note by hand."""
-    note = LiveNote(folder, "r1", steps=8, tokens_per_step=32)
-    note(1, 4.0, [])
-    note(2, 3.5, [POINT])
-    return note
-
-
-@pytest.mark.usefixtures("at_once")
-def test_a_note_is_read_back_as_written_and_is_gone_when_training_has_ended(tmp_path):
-    with noted(tmp_path):
-        found = read(tmp_path)
-        assert (found.run, found.step, found.steps, found.tokens) == ("r1", 2, 8, 64)
-        assert found.train_loss == 3.5
-        assert found.curve[0]["train_loss_nats"] == 3.5
-        assert math.isnan(found.curve[0]["validation_loss_nats"])
-        assert found.tokens_per_s > 0
-        assert found.seconds_left == pytest.approx(6 * 32 / found.tokens_per_s)
-    assert read(tmp_path) is None
-    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.usefixtures("at_once")

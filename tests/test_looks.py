@@ -13,7 +13,6 @@ from llama_ablate.findings.stages import find_reported, find_runs
 from llama_ablate.launch import local
 from llama_ablate.results import Results, Store
 from tests.in_process import Inline, in_process, run_in_process
-from tests.reliability.harness import breaches
 
 DOCS = Path(__file__).parents[1] / "docs"
 FILE = """name: looked
@@ -106,14 +105,3 @@ def test_each_variant_has_the_seeds_of_its_looks_at_its_best_point_and_no_more(l
     assert len(runs) == RACED + sum(seeds) < len(store.plan.runs)
     assert "pending" not in {*runs["outcome"]}
     assert {*find_reported(table)["use"]} == {"reported"}
-
-
-def test_status_and_pack_count_what_was_needed_alone(looked, tmp_path, answer):
-    _, store = looked
-    runs = len(store.final_ids())
-    assert f": {runs} runs: {runs} ok" in answer("status", store.root)
-    with in_process():
-        assert "pending" not in answer("pack", store.root, "--out", tmp_path / "pack")
-    ours, packed = (Frames.of(Results.open(p)).table for p in (store.root, tmp_path / "pack"))
-    assert compare_variants(ours).equals(compare_variants(packed))
-    assert breaches(store.root) == breaches(tmp_path / "pack") == []

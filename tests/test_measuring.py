@@ -2,27 +2,19 @@
 
 import json
 import math
-from dataclasses import replace
-from functools import partial
-from types import SimpleNamespace
 
 import pytest
 
 from llama_ablate.config import experiment
-from llama_ablate.config.experiment import Experiment
 from llama_ablate.design.plan import make
-from llama_ablate.errors import ConfigError
 from llama_ablate.findings.frames import Frames
 from llama_ablate.findings.others import compare_others
 from llama_ablate.launch import measurement
-from llama_ablate.measure import METRICS
 from llama_ablate.measure.turns import half_width, joined
 from llama_ablate.report import page
 from llama_ablate.results import Results, Store
-from llama_ablate.results.protocol import StatedMetrics
 from llama_ablate.results.record import Measurement, Value
 from llama_ablate.training.compute import Compute
-from tests import plans
 from tests.in_process import run_in_process
 
 
@@ -104,38 +96,6 @@ def test_a_paired_pass_goes_on_to_ten_processes_where_an_interval_stays_wide():
     assert half_width([base, like], [0, 0], "train_speed") < 0.05
     assert half_width([base, like, unlike], [0, 0, 0], "train_speed") > 0.05
     assert half_width([base, unlike], [0, 1], "train_speed") == 0  # of another table
-
-
-STATED = {"name": "length", "times": [1, 2]}
-OTHER = {"name": "length", "times": [1, 4]}
-
-
-@pytest.mark.parametrize(
-    ("entry", "kept"),
-    [(STATED, True), (OTHER, False), ("length", False), ("", True)],  # the last says no options
-)
-def test_what_a_finished_run_has_is_kept_where_its_options_are_the_stated_ones(entry, kept):
-    metric = Measurement((Value("x", 1.0),), entry=entry)
-    record = replace(plans.RECORD, metrics={"length": metric})
-    store = SimpleNamespace(
-        records=lambda: [record],
-        weights=lambda _id: "file",
-        why_no_weights=lambda _id: "why",
-    )
-    stated = Experiment.check({"name": "x", "train": {"steps": 1}, "measure": [STATED]})
-    length = METRICS.resolve(STATED)
-    plan = SimpleNamespace(experiment=stated)
-    missing = partial(measurement._wanted, store, plan, [length])
-    for asked in (True, False):
-        wanted = missing(asked=asked, again=False)
-        assert wanted == ([] if kept else [(record, [length])])
-        assert missing(asked=asked, again=True) == [(record, [length])]
-    store.weights = lambda _id: None
-    assert missing(asked=False, again=True) == []
-    with pytest.raises(ConfigError, match="'rope' s0 has no weights to measure: why"):
-        missing(asked=True, again=True)
-    read = StatedMetrics(stated).read(record.metrics)["length"]
-    assert read == metric if kept else read.rows == ()
 
 
 def test_a_metric_whose_options_were_changed_is_measured_again_from_weights_or_not_read(

@@ -153,19 +153,6 @@ def test_an_aa_arm_draws_anew_what_it_is_asked_to(planned):
     assert len(plan.runs) == 5 * 2 + 1  # 'none' is trained again, in one seed
 
 
-def test_the_positive_control_changes_what_the_file_says_and_is_matched(planned):
-    plan = planned(
-        "{axes: {norm: [layernorm]}, match: parameters}",
-        controls="{positive: {feedforward: linear, train.lr: 1e-5}}",
-        margin="0.02 nats",
-    )
-    control = by_label(plan.tables[0])["positive control"]
-    assert control.role == "positive"
-    assert control.spec.feedforward.name == "linear"
-    assert control.train == {"lr": 1e-5}
-    assert abs(control.residual) <= 0.005
-
-
 def test_a_model_that_the_device_cannot_hold_is_refused_and_one_that_may_not_fit_is_told(
     experiment_file, tmp_path, monkeypatch, capsys, answer
 ):

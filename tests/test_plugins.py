@@ -9,7 +9,6 @@ import sys
 import pytest
 from safetensors import safe_open
 
-from llama_ablate.commands.cli import main
 from llama_ablate.config import plugins
 from llama_ablate.errors import ConfigError
 from llama_ablate.launch import worker
@@ -168,22 +167,6 @@ def test_a_plugin_of_an_installed_package_is_loaded_and_recorded(tmp_path):
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.stdout.split("\n")[:2] == ["{'package:theirs': '3.1'}", "True"], done.stderr
-
-
-@pytest.mark.parametrize(
-    ("text", "name", "said"),
-    [
-        ("", "noted.txt", "is no Python file"),
-        ("import sys; sys.exit(0)", "leaves.py", "SystemExit: 0"),
-        (NORM.replace("halved", "rmsnorm"), "twice.py", "rmsnorm"),
-    ],
-)
-def test_a_plugin_that_is_none_is_one_line(text, name, said, tmp_path, capsys):
-    (tmp_path / name).write_text(text)
-    assert main(["components", "norm", "--plugin", str(tmp_path / name)]) == 2
-    error = capsys.readouterr().err
-    assert said in error
-    assert error.count("\n") == 1
 
 
 def test_an_optimizer_of_a_plugin_trains_and_its_code_is_part_of_the_id_of_its_runs(

@@ -1,7 +1,5 @@
 """The protocol: what a file stated before the first run, and what a report says of changes."""
 
-import json
-
 import numpy as np
 import pytest
 
@@ -11,8 +9,7 @@ from llama_ablate.findings.frames import Frames
 from llama_ablate.findings.warnings import UNPLANNED
 from llama_ablate.launch import worker
 from llama_ablate.report.sections import sections
-from llama_ablate.results import Results, Store, protocol
-from tests import plans
+from llama_ablate.results import Results, Store
 from tests.in_process import in_process, run_in_process
 from tests.simulations import draw_unequal, find_false
 from tests.tables import sentences_of as warnings
@@ -95,21 +92,6 @@ def test_what_no_verdict_depends_on_is_no_change_and_a_missing_protocol_is_told(
     (root / "protocol.json").unlink()
     found = warnings(Frames.of(Results.open(root)))
     assert any(line.endswith("protocol.json is missing.") for line in found)
-
-
-def test_a_later_key_with_a_default_is_no_change_of_an_earlier_protocol():
-    plan = plans.of_runs("a")
-    stated = protocol.version(plan.experiment, 0)
-    assert set(stated.stated) == {"name", "train"}
-    assert protocol.changes([stated], plan.experiment) == []
-    other = plan.experiment.model_copy(update={"seeds": 5})
-    (change,) = protocol.changes([stated], other)
-    assert change.lines == ("+ seeds: 5",)  # three are the default, which a file need not state
-    back = [stated, protocol.version(other, 4)]
-    assert protocol.changes(back, plan.experiment) == []  # of the plan before, reported on its own
-    assert protocol.unplanned_looks(back, other) == 1
-    assert protocol.unplanned_looks(back, plan.experiment) == 0  # of the plan before
-    assert json.loads(stated.model_dump_json())["after_runs"] == 0
 
 
 @pytest.mark.full

@@ -26,16 +26,6 @@ CURVE = [
     {"step": step, "tokens": 32 * step, "train_loss_nats": 4.0 / step, "lr": 0.1}
     for step in (1, 2, 3)
 ]
-GRID = """
-name: tracked
-base: llama2-tiny
-model: {dim: 16, layers: 1, heads: 2, context: 16}
-data: {corpus: {name: files, path: TEXT}, tokenizer: bytes}
-train: {steps: 6, batch: 4, lr: 1.0e-2, evals: 3}
-variants: {axes: {norm: [rmsnorm, layernorm]}}
-seeds: 1
-measure: [perplexity]
-"""
 
 
 def plan(tuned=(), **experiment):
@@ -99,17 +89,6 @@ def kept(monkeypatch):
     return seen
 
 
-def test_a_run_is_named_by_experiment_variant_and_seed_and_has_its_recipe():
-    made = plan(train={"steps": 2, "batch": 4, "lr": 0.25})
-    first = TrackedRun.of(made, "r1")
-    made = plan({"lr": 0.1}, tune={"lr": [0.1, 0.2]})
-    tuned = TrackedRun.of(made, "r2")
-    assert (first.project, first.group, first.name) == ("my test", "rope", "rope s0")
-    assert tuned.name == "alibi s0 (lr=0.1)"
-    assert first.config["model"] == {"dim": 8}
-    assert first.config["train"]["lr"] == 0.25
-
-
 def test_each_point_is_sent_once_and_only_finite_numbers(kept, tmp_path):
     sinks = Sinks(["kept"], tmp_path, TrackedRun.of(plan(), "r1"))
     sinks.send([])
@@ -152,22 +131,17 @@ def test_a_sink_that_hangs_takes_no_time_from_training(kept, tmp_path, monkeypat
 
 
 @pytest.fixture
-def grid(tmp_path):
+def grid(experiment_file):
     """Write an experiment of two runs."""
-    (tmp_path / "text.txt").write_text(
-        "\n\n".join(f"{i} cats sat on {i**2} mats" for i in range(900))
-    )
-    file = tmp_path / "grid.yaml"
-    file.write_text(GRID.replace("TEXT", str(tmp_path / "text.txt")))
-    return file
+    return experiment_file(seeds="1", measure="[perplexity]")
 
 
 def test_runs_send_their_curves_and_metrics_while_they_train_and_the_comparison(
     kept, grid, tmp_path
 ):
     assert run_in_process(grid, tmp_path / "results", "--track", "kept") in (0, 1)
-    opened = la.open(tmp_path / "results" / "tracked")
-    results = Results.open(tmp_path / "results" / "tracked")
+    opened = la.open(tmp_path / "results" / "tiny")
+    results = Results.open(tmp_path / "results" / "tiny")
     assert {*kept.ended} == {*results.plan.runs, "comparison"}
     for run_id, finished in results.finished.items():
         *points, (last, metrics) = kept.points[run_id]
@@ -185,7 +159,7 @@ def test_a_run_that_resumes_sends_its_whole_curve(kept, grid, tmp_path, monkeypa
     monkeypatch.setattr(worker, "_stop_signal", lambda _lease: next(stops))
     assert run_in_process(grid, tmp_path / "results", "--track", "kept") in (0, 1)
     assert next(asked) > 4
-    for run_id, finished in Results.open(tmp_path / "results" / "tracked").finished.items():
+    for run_id, finished in Results.open(tmp_path / "results" / "tiny").finished.items():
         *points, _ = kept.points[run_id]
         assert [step for step, _ in points] == [int(p["step"]) for p in finished.curve()]
 
@@ -196,8 +170,8 @@ def test_a_failing_sink_changes_no_run_is_not_tried_again_and_is_one_note(
 ):
     kept.fails = "log"
     assert run_in_process(grid, tmp_path / "results", "--track", "kept") in (0, 1)
-    root = tmp_path / "results" / "tracked"
-    assert len(Results.open(root).finished) == 3  # with the A/A control
+    root = tmp_path / "results" / "tiny"
+    assert len(Results.open(root).finished) == 2
     assert kept.tried == 2
     notes = [line for line in capsys.readouterr().err.splitlines() if "--track" in line]
     again = f"llama-ablate track '{root}' --to kept sends the finished runs again"

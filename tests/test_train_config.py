@@ -62,13 +62,3 @@ def test_levels_are_named_by_what_is_special_about_them(plugin, key, levels, lab
 def test_an_entry_with_an_option_at_its_default_is_the_same_run(short, long):
     assert run_ids(short) == run_ids(long)
     assert run_ids(short) != run_ids({"optimizer": "lion"})
-
-
-def test_every_variant_is_tried_at_every_rate_and_optimizers_may_be_tuned_themselves():
-    tune = {"lr": [1e-3, 1e-2], "optimizer": ["adamw", {"name": "muon", "momentum": 0.95}]}
-    arms, of_arms = planned(tune=tune, axes={"norm": ["layernorm"]})
-    points = [dict(run.tuned) for run in of_arms if run.variant == arms[1].id]
-    assert points == [
-        {"lr": rate, "optimizer": name} for rate in (1e-3, 1e-2) for name in ("adamw", "muon")
-    ]
-    assert len({run.id for run in of_arms}) == 8

@@ -76,19 +76,6 @@ def test_a_matched_width_is_the_roundest_that_stays_within_the_tolerance():
     assert solved.residual == pytest.approx(-0.003, abs=1e-4)
 
 
-def test_a_level_that_names_the_bases_component_keeps_the_options_it_does_not_give():
-    base = {
-        "feedforward": {"name": "swiglu", "multiple_of": 32},
-        "attention": {"name": "gqa", "kv_heads": 2, "qk_norm": True},
-    }
-    axes = {"feedforward": ["swiglu", "reglu"], "attention": [{"name": "gqa", "kv_heads": 1}]}
-    found = {v.label: v.spec for v in of("one-at-a-time", base, axes=axes)}
-    assert list(found) == ["baseline", "reglu", "gqa-kv_heads=1"]
-    assert found["reglu"].feedforward["multiple_of"] == 8
-    changed = found["gqa-kv_heads=1"].attention
-    assert (changed["kv_heads"], changed["qk_norm"]) == (1, True)
-
-
 def test_a_baseline_can_be_named():
     found = of("one-at-a-time", axes={"norm": ["rmsnorm"]}, baseline="rmsnorm")
     assert labels(found) == ["rmsnorm", "baseline"]

@@ -144,16 +144,3 @@ def test_a_step_is_the_recurrence(mamba2):
         out, h = mamba2.state_space_step(*(x[:, t] for x in given), h)
         torch.testing.assert_close(out, expected[:, t])
     torch.testing.assert_close(h, last)
-
-
-def test_under_autocast_the_dual_and_its_state_are_float32(mamba2):
-    given = inputs(20, dtype=torch.float32)
-    expected = mamba2.state_space_dual(*given)
-    with torch.autocast("cpu", torch.bfloat16):
-        assert all(map(torch.equal, mamba2.state_space_dual(*given), expected))
-        _, h = mamba2.state_space_step(
-            *(x[:, 0].bfloat16() for x in given), state(dtype=torch.float32)
-        )
-    assert h.dtype == torch.float32
-    out, h = mamba2.state_space_dual(*(x.bfloat16() for x in given))
-    assert (out.dtype, h.dtype) == (torch.float32, torch.float32)
