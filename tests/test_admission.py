@@ -1,54 +1,12 @@
 """How many workers run at once on a machine: by the memory that the first one has reached."""
 
 from dataclasses import replace
-from types import SimpleNamespace
 
-import pytest
-
-from llama_ablate.launch import local, processes, worker
-from llama_ablate.launch.local import Local
+from llama_ablate.launch import worker
 from llama_ablate.launch.queue import Gone, News
 from llama_ablate.results import Store
 from tests import plans
 from tests.in_process import run_in_process
-
-GB = 10**9
-
-
-@pytest.fixture
-def machine(tmp_path, monkeypatch):
-    """A launcher of four workers whose processes, peaks and free memory are made up."""
-    peaks, state = {}, SimpleNamespace(free=0, started=[])
-
-    def start(_task, _root, run, **_options):
-        state.started.append(run)
-        return SimpleNamespace(sentinel=0, exitcode=0, is_alive=lambda: True)
-
-    monkeypatch.setattr(processes, "start", start)
-    monkeypatch.setattr(local, "wait", lambda *_, **__: None)
-    monkeypatch.setattr(local, "free_bytes", lambda _device: state.free)
-    monkeypatch.setattr(Local, "_peak_of", lambda _self, run: peaks.get(run, 0))
-    store = Store(tmp_path)
-    store.prepare()
-    state.peaks, state.launcher = peaks, Local(store, "cpu", workers=4)
-    return state
-
-
-@pytest.mark.parametrize(("free", "at_once"), [(0.5, 1), (2.5, 3), (100, 4)])
-def test_one_worker_starts_and_its_peak_decides_how_many_more(machine, capsys, free, at_once):
-    machine.launcher.submit(["a", "b", "c", "d"])
-    machine.launcher.poll()
-    assert machine.started == ["a"]
-    machine.peaks["a"], machine.free = GB, int(free * GB)
-    machine.launcher.poll()
-    assert machine.started == ["a", "b", "c", "d"][:at_once]
-    said = f"note: {at_once} of 4 workers at a time: the first took 1.0 GB of memory"
-    assert (said in capsys.readouterr().err) == (at_once < 4)
-    machine.free = 0  # what these take is no reason to start fewer later
-    machine.launcher._active.pop()
-    machine.launcher._gpus.append("")
-    machine.launcher.submit(["e"])
-    assert len(machine.launcher._active) == at_once
 
 
 class Crowded:

@@ -1,6 +1,5 @@
 """The package as others install it: its types, its entry point, and what pages tell to install."""
 
-import os
 import subprocess
 import sys
 import tomllib
@@ -110,29 +109,3 @@ def test_what_goes_wrong_while_the_command_line_is_imported_is_one_line(before, 
     words = [sys.executable, "-c", f"import sys\n{before}\n{run}"]
     done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout, done.stderr) == (code, "", f"llama-ablate: {told}\n")
-
-
-def completed(line, folder):
-    """Return what a shell is told may come next, and the exit code."""
-    file = folder / "words"
-    asked = {"_ARGCOMPLETE": "1", "COMP_LINE": line, "COMP_POINT": str(len(line))}
-    asked |= {"_ARGCOMPLETE_IFS": "\n", "_ARGCOMPLETE_STDOUT_FILENAME": str(file)}
-    words = [sys.executable, "-m", "llama_ablate"]
-    done = subprocess.run(words, env=os.environ | asked, capture_output=True, check=False)
-    assert b"Traceback" not in done.stderr
-    return {word.strip() for word in file.read_text("utf-8").split("\n")}
-
-
-@pytest.mark.parametrize(
-    ("line", "words"),
-    [
-        ("llama-ablate p", {"plan", "pack"}),
-        ("llama-ablate plan x.yaml --device ", {"auto", "cpu", "cuda"}),
-        ("llama-ablate show 'results/a $(touch pwned)", set()),
-    ],
-)
-def test_a_shell_completes_commands_options_and_their_words(line, words, tmp_path, monkeypatch):
-    pytest.importorskip("argcomplete", reason="needs the extra completion")
-    monkeypatch.chdir(tmp_path)
-    assert completed(line, tmp_path) - {""} == words
-    assert [file.name for file in tmp_path.iterdir()] == ["words"]

@@ -16,7 +16,6 @@ from llama_ablate.files import disk
 from llama_ablate.results import Store
 from tests import filled
 from tests.in_process import run_in_process
-from tests.quiet import within
 
 
 @pytest.fixture
@@ -48,34 +47,6 @@ def taken(program, root):
     done = subprocess.run(words, stdout=subprocess.PIPE, text=True, check=True)
     *lines, last = done.stdout.splitlines()
     return lines, *map(float, last.split())
-
-
-@pytest.mark.row("R17", "status of 10,000 runs in less than a second")
-@pytest.mark.full  # beside other tests its second of the processor is more
-def test_the_status_of_ten_thousand_runs_takes_less_than_a_second(made, volume):
-    """Or of a thousand, where less is asked of the fast tier."""
-    count = volume(1000, 10_000, 10_000)
-    thousands = made(1, count, pending=10)
-    command = [sys.executable, "-m", "llama_ablate", "status", str(thousands), "--json"]
-    # As it is after the first start: modules are compiled.
-    compiled = {**os.environ, "PYTHONDONTWRITEBYTECODE": ""}
-    said = {}
-
-    def took():
-        """Return the CPU seconds of the command alone: other tests leave processes."""
-        with subprocess.Popen(command, stdout=subprocess.PIPE, env=compiled) as process:
-            said.update(json.loads(process.stdout.read()))
-            _, code, used = os.wait4(process.pid, 0)
-            process.returncode = os.waitstatus_to_exitcode(code)
-        return used.ru_utime + used.ru_stime
-
-    assert any(within(took(), 1) for _ in range(3))  # the least is that of the least disturbed
-    assert said["outcomes"] == {
-        "ok": count - 10 - count // 1000,
-        "diverged": count // 1000,
-        "pending": 10,
-    }
-    assert len(said["runs"]) == count
 
 
 @pytest.mark.row("R17", "report of 10,000 runs in less than 400 MiB and a minute")

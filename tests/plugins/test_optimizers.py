@@ -6,8 +6,6 @@ import numpy as np
 import pytest
 import torch
 
-from llama_ablate.training import optimizer_laws
-from llama_ablate.training.optimizers import OPTIMIZERS
 from tests.training.test_optimizers import GRADIENTS, START, alone, stepped
 
 
@@ -74,20 +72,6 @@ def test_soap_steps_by_its_formula_with_bases_turned_every_other_step():
             q_right = np.linalg.qr(right @ q_right[:, columns])[0]
     found = after("soap", gradients.tolist(), frequency=2)
     np.testing.assert_allclose(found, expected, rtol=0, atol=1e-7)
-
-
-@pytest.mark.parametrize(
-    "entry",
-    [
-        {"name": "normuon", "momentum": 0.5, "beta2": 0.5, "ns_steps": 3},
-        "soap",
-        {"name": "sgd", "momentum": 0.0},
-        {"name": "sgd", "momentum": 0.5, "nesterov": True},
-    ],
-    ids=str,
-)
-def test_the_optimizers_obey_the_laws(entry):
-    optimizer_laws.check(OPTIMIZERS.resolve(entry))
 
 
 @pytest.mark.parametrize(("momentum", "nesterov"), [(0.0, False), (0.5, False), (0.5, True)])

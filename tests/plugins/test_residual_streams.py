@@ -4,7 +4,6 @@ import pytest
 import torch
 from torch import nn
 
-from llama_ablate.model import laws
 from llama_ablate.model.context import Context
 from llama_ablate.model.decoder import new_model
 from llama_ablate.model.positions import Position
@@ -25,20 +24,6 @@ def hyper(plugin):
 def residuals(plugin):
     """Load the plug-in of attention residuals; give its module."""
     return plugin("attention_residuals")
-
-
-@pytest.mark.full
-@pytest.mark.parametrize(
-    "block",
-    [
-        *HYPER,
-        {"name": "hyper-connections", "streams": 2, "kind": "static", "x0": True},
-        "attention-residuals",
-    ],
-    ids=str,
-)
-def test_they_obey_the_laws(block):
-    laws.check(make_spec(**LLAMA | {"block": block}), "block")
 
 
 class Times(nn.Module):
