@@ -4,9 +4,11 @@ import errno
 import hashlib
 import math
 import os
+import shutil
 import signal
 import threading
 import time
+from dataclasses import replace
 from itertools import chain, count, repeat
 from pathlib import Path
 
@@ -16,13 +18,17 @@ import torch
 from safetensors.torch import load_file
 
 from llama_ablate.commands.cli import main
+from llama_ablate.findings.frames import Frames
 from llama_ablate.launch import local, measurement, worker
-from llama_ablate.results import Store
+from llama_ablate.launch.queue import Gone, News
+from llama_ablate.results import Results, Store
+from tests import plans
 from tests.commands import at_work, command, ended, kill
 from tests.conftest import LEARNS
 from tests.in_process import Inline, in_process, run_in_process
 from tests.quiet import until
 from tests.reliability.harness import breaches
+from tests.tables import sentences_of as warnings
 
 LONG = "{steps: 400, batch: 4, lr: 1e-3, precision: float32, kernel: math, evals: 2}"
 
@@ -308,3 +314,75 @@ def test_seed_by_seed_the_longest_runs_start_first(experiment_file, tmp_path, ru
     order = [(plan.runs[id_].seed, labels[plan.runs[id_].variant]) for id_ in started]
     longest_first = ["relu-width=512", "baseline", "relu-width=8"]
     assert order == [(seed, label) for seed in (0, 1) for label in longest_first]
+
+
+class Crowded:
+    """A launcher of two workers of which each run needs the memory alone, but for some."""
+
+    slots = 2
+
+    def __init__(self, store, *_device_and_workers):
+        self._store, self._active, self.beside = store, [], []
+        Crowded.last = self
+
+    def submit(self, runs):
+        self._active += runs
+
+    def poll(self):
+        gone, alone = [], len(self._active) == 1
+        for run in self._active:
+            planned = self._store.plan.runs[run]
+            if alone and planned.seed < 2:
+                worker.run(self._store.root, run)
+            else:
+                ended = {"id": run, "variant": planned.variant, "seed": planned.seed}
+                oom = replace(plans.RECORD, **ended, outcome="oom", reason="no memory")
+                self._store.commit(oom, [], None)
+            self.beside.append((run, len(self._active) - 1))
+            gone.append(Gone(run))
+        self._active = []
+        return News(gone=gone)
+
+    def stop(self):
+        pass
+
+
+def test_a_run_that_ran_out_of_memory_beside_others_is_retried_once_and_alone(
+    experiment_file, tmp_path, monkeypatch
+):
+    monkeypatch.setattr("tests.in_process.Inline", Crowded)
+    file = experiment_file(variants="{}", seeds="3", measure="[perplexity]")
+    assert run_in_process(file, tmp_path, "--workers", "2") == 1
+    outcomes = {r.seed: r.outcome for r in Store(tmp_path / "tiny").records()}
+    assert outcomes == {0: "ok", 1: "ok", 2: "oom"}
+    tries = [beside for _, beside in Crowded.last.beside]
+    assert tries == [1, 1, 0, 0, 0]
+
+
+class Interrupted(Inline):
+    """A launcher at whose first run somebody presses Ctrl-C."""
+
+    def submit(self, _runs):
+        raise KeyboardInterrupt
+
+
+def test_runs_of_two_machines_join_at_home_and_none_is_trained_again(
+    experiment_file, tmp_path, monkeypatch
+):
+    file = experiment_file(seeds="4")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("tests.in_process.Inline", Interrupted)
+        assert run_in_process(file, tmp_path / "home") == 130
+    for machine, seeds in (("one", "[0, 1]"), ("two", "[2, 3]")):
+        assert run_in_process(file, tmp_path / machine, "--set", f"seeds={seeds}") == 0
+        runs = tmp_path / machine / "tiny" / "runs"
+        shutil.copytree(runs, tmp_path / "home" / "tiny" / "runs", dirs_exist_ok=True)
+    monkeypatch.setattr("tests.in_process.Inline", Interrupted)  # it would train nothing
+    assert run_in_process(file, tmp_path / "home") == 0
+    home = Results.open(tmp_path / "home" / "tiny")
+    assert [status.outcome for status in home.statuses] == ["ok"] * 8
+    assert not any("file" in line and "before" in line for line in warnings(Frames.of(home)))
+    records = {r.id: r for m in ("one", "two") for r in Store(tmp_path / m / "tiny").records()}
+    assert {run: repr(home.record(run).metrics) for run in home.finished} == {
+        run: repr(record.metrics) for run, record in records.items()
+    }

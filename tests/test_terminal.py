@@ -17,9 +17,11 @@ import pytest
 from llama_ablate import terminal
 from llama_ablate.commands import status
 from llama_ablate.commands.cli import main
+from llama_ablate.launch import worker
 from llama_ablate.report import tables
-from llama_ablate.results import Store, live
+from llama_ablate.results import Results, Store, live
 from llama_ablate.results.live import LiveNote
+from tests.in_process import run_in_process
 from tests.plans import of_runs
 
 LABELS = [f"rmsnorm {p} gqa-kv_heads=2 {f} pre" for p in ("rope", "nope") for f in ("relu", "silu")]
@@ -192,3 +194,39 @@ def test_the_watch_draws_in_place_until_ctrl_c_and_leaves_the_terminal_as_it_was
     assert re.search(r"v1 s0 .*running.* 50% ", on_screen)
     assert "Ctrl-C leaves" in on_screen
     assert "3 runs: 1 pending, 2 running" in after  # the last look stays
+
+
+@pytest.fixture
+def at_once(monkeypatch):
+    """Every step is noted."""
+    monkeypatch.setattr(live, "EVERY_S", 0.0)
+
+
+@pytest.mark.usefixtures("at_once")
+def test_a_note_that_cannot_be_written_is_told_once_and_fails_nothing(tmp_path, capsys):
+    with LiveNote(tmp_path / "gone", "r1", steps=8, tokens_per_step=32) as note:
+        note(1, 4.0, [])
+        note(2, 3.5, [])
+    assert capsys.readouterr().err.count("how far the run is cannot be shown") == 1
+
+
+@pytest.mark.usefixtures("at_once")
+def test_a_worker_notes_the_curve_of_the_run_that_it_trains(experiment_file, tmp_path, monkeypatch):
+    seen, finish = [], worker.METRICS.measure_all
+
+    def look(choices, subject, readings):
+        runs = Results.open(tmp_path / "tiny").statuses
+        seen.extend(run.live for run in runs if run.live)
+        return finish(choices, subject, readings)
+
+    monkeypatch.setattr(worker.METRICS, "measure_all", look)
+    file = experiment_file(train="{steps: 3, batch: 2}", measure="[perplexity]", variants="{}")
+    assert run_in_process(file, tmp_path) == 0
+    assert [(note.step, note.steps) for note in seen] == [(3, 3)] * len(seen)
+    results = Results.open(tmp_path / "tiny")
+    assert [note.run for note in seen] == list(results.finished)
+    for note in seen:
+        assert [p["train_loss_nats"] for p in note.curve] == pytest.approx(
+            [p["train_loss_nats"] for p in results.curve(note.run)]
+        )
+    assert not list((tmp_path / "tiny" / "working").iterdir())
