@@ -3,11 +3,8 @@
 import inspect
 import json
 import math
-import os
 import re
 import statistics
-import subprocess
-import sys
 from dataclasses import fields
 from pathlib import Path
 
@@ -23,7 +20,6 @@ from llama_ablate.results import CURVE, Store
 from tests import plans
 from tests.in_process import draw_nothing
 from tests.metrics import measured
-from tests.texts import sentences
 
 ROOT = Path(__file__).parents[1]
 FRAMES = {
@@ -212,10 +208,6 @@ REFUSED = {
         "the baselines differ: dim is 8 in 'first'; 16 in 'second'",
     ),
     "texts": ({"text": {"fingerprint": "g"}}, "the texts differ: fingerprint is f in 'first'"),
-    "rates": (
-        {"train": {"lr": 0.5}},
-        "the train settings differ: lr is default in 'first'; 0.5 in 'second'",
-    ),
     "looks": ({"looks": [2, 3]}, "the seeds of 'second' come in looks"),
 }
 
@@ -268,42 +260,3 @@ def test_the_report_has_runs_and_curves_as_files(root, monkeypatch):
         assert len(written) == len(frame)
     losses = pd.read_csv(page.parent / "tables" / "runs.csv")["loss"]
     assert losses.tolist() == pytest.approx(results.runs["loss"].tolist())
-
-
-SCRIPT = """
-import llama_ablate as la
-from tests.texts import sentences
-
-results = la.run(
-    {
-        "name": "tiny",
-        "model": {"dim": 8, "layers": 1, "heads": 1, "context": 16},
-        "variants": {"axes": {"norm": ["none"]}},
-        "data": {"corpus": {"name": "files", "path": "text.txt"}, "tokenizer": "bytes"},
-        "train": {"steps": 2, "batch": 2},
-        "measure": ["perplexity"],
-    },
-    results="out", device="cpu", workers=2, sets=["seeds=2"],
-)
-print(len(results.runs), set(results.runs["outcome"]))
-model = results.model("baseline", seed=1).model
-print(type(model).__name__, la.open("out/tiny").tables["finished"].item())
-"""
-
-
-@pytest.mark.full  # it trains
-def test_a_script_without_a_guard_runs_a_mapping_and_loads_a_model(tmp_path):
-    """multiprocessing would run it again in every worker. The baseline is repeated once."""
-    (tmp_path / "run.py").write_text(SCRIPT)
-    (tmp_path / "text.txt").write_text(sentences(200))
-    done = subprocess.run(
-        [sys.executable, "run.py"],
-        cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.splitlines() == ["5 {'ok'}", "Decoder 5"]
-    assert "[5/5]" in done.stderr

@@ -20,18 +20,6 @@ def gpu(*words):
     return done.returncode, done.stdout + done.stderr
 
 
-def test_the_script_for_a_gpu_refuses_what_it_does_not_know_in_one_line(tmp_path):
-    for words, said in (
-        (["--part", "stepp"], "no part 'stepp'; allowed: tests resume"),
-        (["--fast"], "unknown argument '--fast'; allowed: --device"),
-    ):
-        code, output = gpu("--out", str(tmp_path / "out"), *words)
-        assert code == 2
-        assert len(output.splitlines()) == 1
-        assert said in output
-    assert not list(tmp_path.iterdir())
-
-
 #: The parts of the script, and the seconds that each may take.
 PARTS = {
     part: int(seconds)

@@ -1,7 +1,5 @@
-import errno
 import math
 import os
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -140,24 +138,6 @@ def test_output_that_nobody_takes_changes_no_exit_code_and_shows_no_traceback(wo
     line = f"set -o pipefail; {sys.executable} -m llama_ablate {words}"
     done = subprocess.run(["bash", "-c", line], check=False, capture_output=True, text=True)
     assert (done.returncode, done.stdout + done.stderr) == (code, said)
-
-
-def test_a_full_disk_is_told_with_the_place(results, tmp_path, monkeypatch, answer):
-    def fail(*_):
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    shutil.copytree(results, tmp_path / "tiny")
-    monkeypatch.setattr(os, "write", fail)
-    cases = {
-        ("report", tmp_path / "tiny", "--paper", "--out", tmp_path / "out"): "",
-        ("pack", tmp_path / "tiny", "--out", tmp_path / "out"): "tiny/working/report/lease-1",
-        ("export", tmp_path / "tiny/baseline", tmp_path / "out"): "",
-        ("measure", tmp_path / "tiny", "kv_cache", "--again"): "tiny/working/measure/lease-1",
-    }
-    for words, place in cases.items():
-        error = answer(*words, code=2)
-        said = f"llama-ablate: '{tmp_path / place}': No space left on device"
-        assert error.removesuffix("; what is finished is kept") == said
 
 
 def test_numbers_that_json_lacks_are_null_in_what_a_command_prints(monkeypatch, answer):

@@ -8,10 +8,10 @@ import torch
 from llama_ablate.config.experiment import Train
 from llama_ablate.data import tokens as store
 from llama_ablate.data.corpus import CORPORA
-from llama_ablate.data.tokenizer import TOKENIZERS, Bytes
+from llama_ablate.data.tokenizer import TOKENIZERS
 from llama_ablate.errors import ConfigError
 from llama_ablate.measure import METRICS, Subject
-from llama_ablate.measure.likelihood import Encoded, encode, likelihoods
+from llama_ablate.measure.likelihood import Encoded, likelihoods
 from llama_ablate.model.decoder import new_model
 from llama_ablate.training.compute import Compute
 
@@ -77,12 +77,6 @@ def test_a_long_text_loses_its_beginning(model):
     assert cut.nats == pytest.approx(fitting.nats, abs=1e-5)
     with pytest.raises(ValueError, match="a continuation of 25 tokens"):
         likelihoods(small, [Encoded([1], [0] * 25)])
-
-
-def test_white_space_between_context_and_continuation_is_scored():
-    both = encode(Bytes(), "the cat ", "sat", None)
-    assert both == encode(Bytes(), "the cat", " sat", None)
-    assert both.continuation == list(b" sat")
 
 
 def test_a_model_that_knows_nothing_answers_at_chance(subject, task):

@@ -1,7 +1,7 @@
 import pytest
 
 from llama_ablate.config import experiment
-from llama_ablate.errors import ConfigError, nearest
+from llama_ablate.errors import ConfigError
 
 MINIMAL = "name: x\ntrain: {steps: 1}\n"
 #: A file that is based on the one with the rest of its text.
@@ -105,19 +105,6 @@ def test_set_reaches_into_lists(load):
     for wrong in ("variants.axes.attention.2=mha", "hypotheses.first.direction=worse"):
         with pytest.raises(ConfigError, match=r"^--set .*: \S+ has the entries 0 to [01]$"):
             load(text, wrong)
-
-
-@pytest.mark.parametrize(
-    ("word", "allowed", "meant"),
-    [
-        ("one_at_a_time", ["one-at-a-time", "path"], "'one-at-a-time'"),
-        ("hidden_size", ["dim", "heads"], "'dim'"),
-        ("rmsnrm", ["layernorm", "rmsnorm"], "'rmsnorm'"),
-        ("trian", ["plan", "run", "trace", "track"], "'run'"),
-    ],
-)
-def test_a_hint_knows_capitals_marks_and_the_words_of_other_projects(word, allowed, meant):
-    assert nearest(word, allowed).endswith(f"; did you mean {meant}?")
 
 
 @pytest.mark.parametrize(

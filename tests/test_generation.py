@@ -206,19 +206,6 @@ def test_generate_continues_what_a_run_has_learned(run_folder, capsys):
     assert values["tokens_per_s"] > 0
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["--prompt", "x" * 40], "the prompt has 40 tokens, more than the context of 32"),
-        (["--prompt", ""], "an empty prompt gives nothing to continue"),
-        (["--prompt", "x", "--chat"], "lacks <|begin_of_text|>"),
-        (["--prompt", "x", "--compile", "always", "--no-cache"], "compile 'always': what is"),
-    ],
-)
-def test_wrong_requests_are_told_in_one_line(arguments, message, run_folder, answer):
-    assert message in answer("generate", run_folder, *arguments, code=2)
-
-
 def test_a_prompt_or_cache_that_the_model_cannot_hold_is_refused(monkeypatch):
     with pytest.raises(ConfigError, match="token 61 of the prompt is not among the model's 61"):
         continued(model_of(), [61])

@@ -19,12 +19,11 @@ from safetensors.torch import load_file
 
 from llama_ablate.commands.cli import main
 from llama_ablate.findings.frames import Frames
-from llama_ablate.launch import local, measurement, worker
+from llama_ablate.launch import local, worker
 from llama_ablate.launch.queue import Gone, News
 from llama_ablate.results import Results, Store
 from tests import plans
 from tests.commands import at_work, command, ended, kill
-from tests.conftest import LEARNS
 from tests.in_process import Inline, in_process, run_in_process
 from tests.quiet import until
 from tests.reliability.harness import breaches
@@ -46,27 +45,6 @@ def hashes(results):
     for file in sorted(Path(results).glob("*/runs/*/weights.safetensors")):
         found[file.parent.name] = hashlib.sha256(file.read_bytes()).hexdigest()
     return found
-
-
-@pytest.mark.full
-def test_one_file_becomes_records_a_table_and_a_report_and_workers_change_no_weight(
-    experiment_file, tmp_path, run, monkeypatch
-):
-    """A real grid: three workers at a time, and speeds from a process that is started anew."""
-    monkeypatch.setattr(measurement, "PROCESSES", 1)  # test_measuring.py: from five
-    file = experiment_file(
-        measure="[perplexity, {name: train_speed, paired: true}, kv_cache]", train=LEARNS
-    )
-    said = run(file, tmp_path / "r", "--json", "--workers", "3")
-    rows = {row["variant"]: row for row in said["comparison"]}
-    outcomes = {name: row["outcome"] for name, row in rows.items()}
-    assert outcomes == {"rmsnorm (baseline)": "2 ok", "layernorm": "2 ok"}
-    assert rows["layernorm"]["train_speed_ratio"] > 0
-    assert len([*(Path(said["report"]).parent / "figures").iterdir()]) == 14
-    alone = experiment_file(measure="[perplexity]", train=LEARNS)
-    assert run_in_process(alone, tmp_path / "one") == 0
-    assert len(hashes(tmp_path / "one")) == 4
-    assert hashes(tmp_path / "r") == hashes(tmp_path / "one")
 
 
 def test_each_seed_starts_from_other_weights(experiment_file, tmp_path):

@@ -1,6 +1,5 @@
 """Components from outside: by an explicit file or an installed package, and recorded."""
 
-import csv
 import hashlib
 import math
 import subprocess
@@ -208,9 +207,3 @@ def test_metrics_of_a_plugin_are_stored_read_back_and_shown(experiment_file, run
     shown = run("show", store.root, record.id)
     assert f"layer_0_weights_norm: {norms[0].value:.6g}" in shown
     assert f"scaled_parameters: {expected:,.0f}" in run("show", store.root, variant.label)
-    with (store.report / "tables" / "metrics.csv").open(encoding="utf-8", newline="") as file:
-        rows = {row["name"]: row for row in csv.DictReader(file)}
-    written = rows["layer_0_weights_norm"]
-    assert (written["metric"], float(written["layer"])) == ("weight_norms", 0)
-    assert float(written["value"]) == norms[0].value
-    assert float(rows["scaled_parameters"]["value"]) == expected

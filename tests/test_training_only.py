@@ -5,7 +5,6 @@ import html
 import math
 import subprocess
 import sys
-from types import SimpleNamespace
 
 import pytest
 import torch
@@ -14,7 +13,6 @@ from torch import nn
 
 from llama_ablate.config.spec import SLOTS
 from llama_ablate.errors import ConfigError
-from llama_ablate.measure import METRICS, Unmeasured, row
 from llama_ablate.model import counts, laws
 from llama_ablate.model.decoder import build, new_model
 from llama_ablate.model.mixers.attention import ATTENTIONS
@@ -116,23 +114,6 @@ def test_what_acts_inside_attention_is_refused(mine, changes, what):
         build(mine(**changes))
     assert f"{what}' acts inside attention" in caught.value.message
     assert caught.value.where == ("attention",)
-
-
-def test_a_metric_that_needs_what_is_not_provided_says_so(mine):
-    model = build(mine())
-    subject = SimpleNamespace(model=model, tokens=None)
-
-    @METRICS.add("new_metric", per="run")
-    def new_metric(subject):
-        """Give one number, then ask for a state."""
-        yield row("first", 1.0)
-        subject.model.new_state(1, 4)
-
-    measured = METRICS.attempt(METRICS.resolve("new_metric"), subject)
-    assert [value.name for value in measured.rows] == ["first"]
-    assert measured.error == "not provided by 'mine': a state to decode with"
-    with pytest.raises(Unmeasured):
-        METRICS.measure(METRICS.resolve("new_metric"), subject)
 
 
 @pytest.fixture
