@@ -42,18 +42,6 @@ def results(tmp_path_factory):
     return folder / "tiny"
 
 
-def test_components_lists_every_slot_with_options_and_sources(answer):
-    out = answer("components")
-    slots = ("norm:", "position:", "corpus:", "metric:", "arXiv:1910.07467")
-    options = ("window: whole number or null = null", "layout: half or interleaved = half")
-    for word in (*slots, *options, "theta: number = 10000", "splits: list of numbers"):
-        assert word in out
-    assert {row["slot"] for row in answer("components", "position", "--json")} == {"position"}
-    for row in answer("components", "--json"):
-        for name, option in row["options"].items():
-            assert option["about"], f"what does {name} of {row['name']} do? (config/options.yaml)"
-
-
 def test_plan_shows_sizes_runs_and_time_and_writes_nothing(experiment_file, tmp_path, answer):
     file = experiment_file("{axes: {attention: [mqa]}, match: parameters}")
     before = sorted(tmp_path.iterdir())

@@ -69,16 +69,6 @@ def test_likelihoods_are_those_of_each_text_alone(model, slots):
         assert likelihood.is_greedy == bool((logs.argmax(-1) == ids[0, len(text.context) :]).all())
 
 
-def test_a_long_text_loses_its_beginning(model):
-    small = model()  # a context of 24
-    draw = np.random.default_rng(0)
-    long, end = draw.integers(0, 256, 60).tolist(), draw.integers(0, 256, 5).tolist()
-    cut, fitting = likelihoods(small, [Encoded(long, end), Encoded(long[-20:], end)])
-    assert cut.nats == pytest.approx(fitting.nats, abs=1e-5)
-    with pytest.raises(ValueError, match="a continuation of 25 tokens"):
-        likelihoods(small, [Encoded([1], [0] * 25)])
-
-
 def test_a_model_that_knows_nothing_answers_at_chance(subject, task):
     """Zero logits: choices of one length are equally likely, and each counts its share."""
     empty = subject()

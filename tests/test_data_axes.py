@@ -128,24 +128,6 @@ def test_a_mixture_is_part_of_the_run_and_a_null_one_is_the_text_itself(planned)
     assert "half" in next(warn_of_text(variant_of(plan, "half")[1], plan.experiment))
 
 
-def test_a_table_shows_how_often_repeated_text_is_read(planned):
-    axes = """{data.mixture: [
-        {label: a, value: {corpus: {limit: 480}}}, {label: b, value: {corpus: {epochs: 8}}},
-        {label: c, value: {corpus: {weight: 3, limit: 240}, ships: 1}}]}""".replace("\n", " ")
-    plan = planned(axes)
-    read = 30 * 4 * 16
-    train = plan.tables[0].text.tokens["train"]
-    ships = plan.tables[0].text.opened["ships"].counts["train"]
-    wanted = {"baseline": read / train, "a": read / 480, "b": 8.0, "c": 0.75 * read / 240}
-    for label, epochs in wanted.items():
-        variant, table = variant_of(plan, label)
-        assert table.passes(variant) == pytest.approx(epochs)
-    assert [(s.name, s.share, s.tokens) for s in variant_of(plan, "c")[0].mixture] == [
-        ("corpus", 0.75, 240),
-        ("ships", 0.25, ships),
-    ]
-
-
 CROSSED = """{data.documents: [mask], train.precision: [bfloat16],
     data.mixture: [{label: half, value: {corpus: 1, ships: 1}}]}""".replace("\n", " ")
 

@@ -9,7 +9,6 @@ import time
 from pathlib import Path
 
 import numpy as np
-import pandas as pd
 import pytest
 from scipy import stats
 
@@ -145,37 +144,3 @@ def test_a_mistake_is_told_and_spends_nothing(session, tmp_path, change, message
         judge(session, tmp_path / "ledger")
     file = tmp_path / "ledger" / "ledger.jsonl"
     assert not file.exists() or len(file.read_text().splitlines()) == 1
-
-
-class OneRow:
-    """Results in which the candidate is better."""
-
-    def __init__(self, experiment):
-        self.label = experiment["variants"]["entries"][1]["label"]
-
-    def comparison(self, level):
-        """Return a row of the candidate, whose interval has a level."""
-        row = {"variant": self.label, "verdict": "better", "n": 4, "difference": -level}
-        return pd.DataFrame([{**row, "low": -1.0, "high": -level / 2}])
-
-
-def test_terms_and_judged_candidates_stay(session, tmp_path, monkeypatch):
-    monkeypatch.setattr("analysis.judge.la.run", lambda experiment, **_: OneRow(experiment))
-    root = tmp_path / "ledger"
-    judge(session, root)
-    text = session.read_text()
-    session.write_text(text.replace("6.0e-3", "8.0e-3"))
-    with pytest.raises(ConfigError, match=r"candidate 1 was 'train.lr=0.006': add new ones"):
-        judge(session, root)
-    session.write_text(text.replace("seeds: 4", "seeds: 5"))
-    with pytest.raises(ConfigError, match="began with another experiment"):
-        judge(session, root)
-    session.write_text(text + "- {norm: layernorm}\n")
-    ledger = judge(session, root)
-    assert ledger.accepted == [1, 2, 3]
-    assert ledger.best == {"train.lr": 0.025, "norm": "layernorm"}
-    terms = Terms(20, 4, size={"dim": 20})
-    levels = [terms.level(1, []), terms.level(2, [1]), terms.level(3, [1, 2])]
-    assert [line["level"] for line in ledger.lines] == levels
-    assert [-line["difference"] / 2 for line in ledger.lines] == pytest.approx(levels)
-    assert list(ledger.table()["label"]) == ["train.lr=0.006", "faster", "norm=layernorm"]

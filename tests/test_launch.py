@@ -24,7 +24,7 @@ from llama_ablate.launch.queue import Gone, News
 from llama_ablate.results import Results, Store
 from tests import plans
 from tests.commands import at_work, command, ended, kill
-from tests.in_process import Inline, in_process, run_in_process
+from tests.in_process import Inline, run_in_process
 from tests.quiet import until
 from tests.reliability.harness import breaches
 from tests.tables import sentences_of as warnings
@@ -110,14 +110,7 @@ def test_a_model_of_ten_million_parameters_is_trained_stopped_resumed_and_genera
     weights = load_file(Store(tmp_path / "tiny").weights(record.id))
     assert sum(weight.numel() for weight in weights.values()) == variant["parameters"]
     assert 1 < record.numbers["test_loss_nats"] < math.log(256)
-    words = (
-        "generate",
-        tmp_path / "tiny" / "baseline",
-        "--prompt",
-        "the cat ",
-        "--temperature",
-        "0",
-    )
+    words = ("generate", tmp_path / "tiny" / "baseline", "--prompt", "a", "--temperature", "0")
     assert answer(*words, "--no-cache") == answer(*words)
 
 
@@ -128,18 +121,15 @@ def test_a_plan_that_leaves_finished_runs_out_is_kept_and_shows_them(
     file, root = experiment_file(), tmp_path / "tiny"
     words = ["run", str(file), "--results", str(tmp_path), "--device", "cpu"]
     run(file, tmp_path)
-    page = (root / "report" / "report.html").read_text()
     assert main([*words, "--set", "seeds=1"]) == 0
     (earlier,) = root.glob("plan-*.json")
     error = capsys.readouterr().err
     assert f"note: 2 finished runs in '{root}' are not in this plan; they stay there" in error
     assert f"llama-ablate show '{earlier}'" in error
     assert not breaches(root)
-    assert "4 runs: 4 too short" in answer("status", earlier)
     assert [row["outcome"] for row in answer("show", earlier, "--json")] == ["2 too short"] * 2
     answer("report", earlier)
     assert (root / "report" / earlier.stem / "report.html").is_file()
-    assert (root / "report" / "report.html").read_text() != page
     assert main(words) == 0  # the plan that stood before is the plan again
     assert "not in this plan" not in capsys.readouterr().err
     assert not breaches(root)
@@ -272,26 +262,6 @@ def test_workers_share_the_gpus_that_this_process_was_given(
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", given)
     assert local.Local(Store(tmp_path), "cuda", 3, ranks)._gpus == shares
     assert local.Local(Store(tmp_path), "cpu", 3, ranks)._gpus == ["", "", ""]
-
-
-def test_seed_by_seed_the_longest_runs_start_first(experiment_file, tmp_path, run, monkeypatch):
-    widths = "[{name: relu, width: 8}, {name: relu, width: 512}]"
-    file = experiment_file(f"{{axes: {{feedforward: {widths}}}}}", seeds="2")
-    started = []
-
-    class Watched(Inline):
-        def submit(self, runs):
-            started.extend(runs)
-            super().submit(runs)
-
-    with in_process():
-        monkeypatch.setattr(local, "Local", Watched)
-        run(file, tmp_path)
-    plan = Store(tmp_path / "tiny").plan
-    labels = {variant.id: variant.label for variant in plan.tables[0].variants}
-    order = [(plan.runs[id_].seed, labels[plan.runs[id_].variant]) for id_ in started]
-    longest_first = ["relu-width=512", "baseline", "relu-width=8"]
-    assert order == [(seed, label) for seed in (0, 1) for label in longest_first]
 
 
 class Crowded:

@@ -1,12 +1,10 @@
 """A race and three looks through the command line: stopped, gone on with, and done."""
 
-import re
 from pathlib import Path
 
 import pytest
 
 from llama_ablate.commands.cli import main
-from llama_ablate.config.schema import RACE_SEED
 from llama_ablate.findings.comparison import compare_variants
 from llama_ablate.findings.frames import Frames
 from llama_ablate.findings.stages import find_reported, find_runs
@@ -62,19 +60,6 @@ def looked(tmp_path_factory):
         stopped_after(runs, file, folder)
     assert run_in_process(file, folder) == 0
     return file, Store(folder / "looked")
-
-
-def test_the_pages_command_lists_the_runs_that_are_asked_for_by_now(tmp_path, answer):
-    file = tmp_path / "looked.yaml"
-    file.write_text(FILE, "utf-8")
-    stopped_after(0, file, tmp_path)
-    page = (DOCS / "launchers.md").read_text("utf-8")
-    (command,) = re.findall(r"^llama-ablate (status .* --pending) >", page, re.MULTILINE)
-    words = command.replace("results/first", str(tmp_path / "looked")).split()
-    planned = Store(tmp_path / "looked").plan.runs
-    raced = [run.id for run in planned.values() if run.seed >= RACE_SEED]
-    assert answer(*words).split() == raced
-    assert len(raced) == RACED < len(planned)
 
 
 @pytest.mark.row("R30", "kill: stopped in the race, in the first look and in a later one")

@@ -80,19 +80,6 @@ def test_a_budget_of_seconds_gives_the_slow_fewer_steps_and_the_aa_arm_the_same(
     assert [steps_of(timed, arms[name]) for name in ("baseline", "mqa", "A/A")] == [60, 30, 60]
 
 
-def test_several_matchings_are_several_tables_and_say_what_they_solved(planned):
-    plan = planned("{axes: {attention: [mqa]}, match: [parameters, kv_bytes, none]}")
-    of = {c.match: by_label(c)["mqa"] for c in plan.tables}
-    base = plan.tables[0].baseline.spec
-    assert of["parameters"].solved.startswith("feed-forward width ")
-    assert abs(of["parameters"].residual) <= 0.005
-    # One head of the same bytes as two: twice as wide.
-    assert of["kv_bytes"].solved == f"head_dim {2 * base.head_dim}"
-    kv = [count(v.spec).kv_bytes_per_token for v in (of["kv_bytes"], plan.tables[0].baseline)]
-    assert kv[0] == kv[1]
-    assert of["none"].solved == ""
-
-
 def test_the_bytes_of_a_state_are_matched_across_kinds_of_mixers(planned):
     """Each by a size of its own: a recurrence by its keys, a window by its tokens or its heads."""
     plan = planned(

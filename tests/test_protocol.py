@@ -8,7 +8,6 @@ from llama_ablate.evidence.intervals import ALPHA, estimate
 from llama_ablate.findings.frames import Frames
 from llama_ablate.findings.warnings import UNPLANNED
 from llama_ablate.launch import worker
-from llama_ablate.report.sections import sections
 from llama_ablate.results import Results, Store
 from tests.in_process import in_process, run_in_process
 from tests.simulations import draw_unequal, find_false
@@ -78,20 +77,6 @@ def test_seeds_that_are_added_after_a_look_are_told_with_what_they_cost(changed)
     assert cost.startswith("Seeds were added 1 time after a look at results")
     assert f"gives {UNPLANNED[1]:.1%} of tables a false verdict and not {UNPLANNED[0]:.1%}" in cost
     assert "`seeds: {looks: [3, 6, 12]}` plans for it" in cost
-
-
-def test_what_no_verdict_depends_on_is_no_change_and_a_missing_protocol_is_told(changed):
-    root, told = changed(
-        question="Which?",
-        measure="[perplexity, kv_cache]",
-        hypotheses="[{variant: layernorm, direction: worse, said: otherwise}]",
-    )
-    assert not any("The file was changed" in line for line in told)
-    (note,) = [s.note for s in sections(Frames.of(Results.open(root))) if s.key == "hypotheses"]
-    assert note.startswith("Stated in the file before the first run had finished.")
-    (root / "protocol.json").unlink()
-    found = warnings(Frames.of(Results.open(root)))
-    assert any(line.endswith("protocol.json is missing.") for line in found)
 
 
 @pytest.mark.full

@@ -100,11 +100,3 @@ def test_what_the_schema_refuses_is_refused_by_the_program_and_no_key_takes_ever
         assert not accepted(misspelt, name)
         with pytest.raises(ConfigError):
             model.check(misspelt)
-
-
-def test_every_key_is_described_without_a_link_of_a_page():
-    for name, model in MODELS.items():
-        own = SCHEMA if name == "Experiment" else SCHEMA["definitions"][name]
-        assert {*own["properties"]} == {*model.model_fields}
-        assert all(field["description"] for field in own["properties"].values())
-        assert "](" not in json.dumps(own)

@@ -1,7 +1,6 @@
 """What a terminal shows: tables that fit it, colours, what is being done, and the live table."""
 
 import fcntl
-import io
 import os
 import pty
 import re
@@ -9,12 +8,11 @@ import struct
 import sys
 import termios
 import time
-from contextlib import contextmanager, redirect_stderr, redirect_stdout, suppress
+from contextlib import suppress
 
 import pandas as pd
 import pytest
 
-from llama_ablate import terminal
 from llama_ablate.commands import status
 from llama_ablate.commands.cli import main
 from llama_ablate.launch import worker
@@ -39,28 +37,6 @@ CELLS = pd.DataFrame(
     }
 )
 SGR = re.compile(r"\x1b\[[0-9;?]*[a-zA-Z]")
-
-
-class Terminal(io.StringIO):
-    """A stream that is a terminal."""
-
-    encoding = "utf-8"
-
-    def isatty(self):
-        return True
-
-
-@contextmanager
-def on_terminal(**environment):
-    """Let standard output and error be a terminal with colours; yield what is written there."""
-    stream = Terminal()
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("TERM", "xterm")
-        patch.delenv("NO_COLOR", raising=False)
-        for name, value in environment.items():
-            patch.setenv(name, value)
-        with redirect_stdout(stream), redirect_stderr(stream):
-            yield stream
 
 
 def in_pty(words, *, columns=80, lines=24, send=None, look=lambda _text: True):
@@ -103,27 +79,6 @@ def test_a_table_fits_its_width_and_says_how_many_columns_it_leaves_out(width):
     rule = next(line for line in lines if set(line) <= {"-", " "})
     assert len(rule.split()) + (int(left[1]) if left else 0) == len(CELLS.columns)
     assert (left is None) == (width >= 120)
-
-
-def test_a_narrow_table_keeps_the_columns_up_to_the_verdict_and_shortens_labels_for_them():
-    text = tables.text(CELLS, 80)
-    assert "inconclusive" in text
-    assert "…" in text
-    rows = text.split("\n")[-5:-1]
-    assert len({row[:20] for row in rows}) == len(LABELS)  # different ones stay different
-    assert "…" not in tables.text(CELLS, 110)  # to leave columns out is enough
-
-
-def test_verdicts_are_coloured_as_cells_and_words_are_kept():
-    text = tables.text(CELLS.assign(variant=["better", "a better one", "x", "ok"]))
-    with on_terminal():
-        coloured = terminal.coloured(text)
-    assert SGR.sub("", coloured) == text
-    assert re.findall(r"\x1b\[\d+m(\w+)\x1b\[0m", coloured) == ["better", "worse", "inconclusive"]
-    for plain in ({"NO_COLOR": "1"}, {"TERM": "dumb"}):
-        with on_terminal(**plain):
-            assert terminal.coloured(text) == text
-    assert terminal.coloured(text) == text  # no terminal
 
 
 @pytest.fixture

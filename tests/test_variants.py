@@ -147,17 +147,6 @@ def test_a_label_names_a_level_of_any_axis_and_changes_no_id():
     assert len({variant.id for variant in found}) == len(found)
 
 
-def test_an_option_of_the_component_that_a_variant_has_may_be_an_axis():
-    rope = {"position": {"name": "rope", "fraction": 0.5}}
-    found = of("one-at-a-time", rope, axes={"position.theta": [1e4, 5e5]})
-    assert labels(found) == ["baseline", "theta=500000"]
-    assert found[0].covers == ["theta=10000"]
-    outright = {"position": [{"name": "rope", "theta": 5e5}]}
-    assert found[1].id == of("one-at-a-time", rope, axes=outright)[1].id
-    axes = {"attention.kv_heads": [1, 2], "attention": ["gqa"]}  # in either order
-    assert [v.spec.attention["kv_heads"] for v in of("product", axes=axes)] == [1, 2]
-
-
 NORM_AND_BLOCK = {
     "norm": ["layernorm", "none", {"label": "wide eps", "name": "rmsnorm", "eps": 0.1}],
     "block": ["pre", "post"],

@@ -108,25 +108,6 @@ def test_a_data_set_that_cannot_be_reached_is_one_line():
         hub()
 
 
-def test_a_hub_that_does_not_answer_is_one_line_at_once(monkeypatch):
-    import datasets
-    import huggingface_hub
-
-    class Nobody:
-        def head(self, *_args, **_more):
-            raise TimeoutError("timed out")
-
-    monkeypatch.setattr("datasets.config.HF_HUB_OFFLINE", False)
-    monkeypatch.setattr(huggingface_hub, "get_session", Nobody)
-    monkeypatch.setattr(
-        datasets, "load_dataset_builder", lambda *_args, **_more: pytest.fail("it tried")
-    )
-    with pytest.raises(ConfigError, match=r"cannot be reached \(timed out\); HF_HUB_OFFLINE=1"):
-        read(hub(dataset="some/data"))
-    with pytest.raises(ConfigError, match=r"there is no folder '\./data'"):
-        hub(dataset="./data")
-
-
 def broken(tmp_path: Path, content: bytes, name="x.txt") -> dict:
     file = tmp_path / name
     file.write_bytes(content)
@@ -156,15 +137,6 @@ def test_files_that_cannot_serve_are_refused_in_one_line(tmp_path, options, mess
 
 
 ROWS = "".join(json.dumps({"n": i, "text": f"text {i}"}) + "\n" for i in range(9))
-
-
-@pytest.mark.parametrize(
-    "name", ["a.ndjson", "a.jsonlines", "a.jl", "a.JSONL", "a.json.GZ", "a.gz"]
-)
-def test_rows_are_known_by_more_endings_and_by_the_first_line(tmp_path, name):
-    pack = gzip.compress if name.lower().endswith("gz") else bytes
-    (tmp_path / name).write_bytes(pack(("\n" + ROWS).encode()))
-    assert len([*files(path=str(tmp_path / name)).documents()]) == 9
 
 
 def test_a_text_of_json_objects_is_refused_and_code_with_braces_is_read(tmp_path):

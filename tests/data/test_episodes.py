@@ -11,7 +11,6 @@ from llama_ablate.data import tokens as store
 from llama_ablate.data.corpus import CORPORA
 from llama_ablate.data.sources.episodes import Episodes, depo, mano, mqar
 from llama_ablate.data.tokenizer import TOKENIZERS
-from llama_ablate.errors import ConfigError
 
 GENERATOR = np.random.default_rng
 SMALL = {
@@ -168,22 +167,3 @@ def test_no_held_out_episode_was_trained_on_and_each_split_is_its_seeds_alone(en
     again = store.prepare(CORPORA.resolve(named), TOKENIZERS.resolve("chars"), tmp_path / "b")
     other = store.prepare(CORPORA.resolve({**named, "seed": 1}), TOKENIZERS.resolve("chars"))
     assert again.fingerprint == made.fingerprint != other.fingerprint
-
-
-@pytest.mark.parametrize(
-    ("entry", "message"),
-    [
-        ({"name": "mqar", "pairs": 9, "values": 8}, "values 8: must be 9 or more"),
-        (
-            {"name": "mano", "modulus": 2, "operations": 1, "tokens": 1000},
-            "too few different episodes to hold some out",
-        ),
-    ],
-    ids=lambda value: value if isinstance(value, str) else "",
-)
-def test_sizes_that_hold_no_episode_are_refused_in_one_line_at_the_option(entry, message, tmp_path):
-    with pytest.raises(ConfigError) as caught:
-        store.prepare(CORPORA.resolve(entry), TOKENIZERS.resolve("chars"), tmp_path)
-    assert message in str(caught.value)
-    assert "\n" not in str(caught.value)
-    assert not list(tmp_path.rglob("manifest.json"))

@@ -3,7 +3,6 @@ import pytest
 
 from llama_ablate.data import tokens as store
 from llama_ablate.data.corpus import CORPORA
-from llama_ablate.data.sources import streams
 from llama_ablate.data.tokenizer import TOKENIZERS
 from llama_ablate.files.strict_json import sealed
 from llama_ablate.findings.comparison import compare_variants
@@ -34,14 +33,6 @@ def test_a_stream_has_its_sources_symbols_and_floor_and_three_splits(entry):
         made.floor(ids), made.source.floor(ids)
     )  # all symbols occur: ids are they
     assert not np.array_equal(made.split("validation"), made.split("test"))
-
-
-def test_the_largest_alphabet_is_written_and_read_without_a_surrogate(tmp_path):
-    made = prepared({"name": "lag-copy", "vocab": 1 << 15, "tokens": 200_000}, cache=tmp_path)
-    characters, ids = made.tokenizer.characters, np.asarray(made.split("train"), np.int64)
-    symbols = streams.symbols_of(characters, ids)
-    assert 32_000 < symbols.max() < 1 << 15
-    assert symbols.min() >= 0
 
 
 def test_a_run_reports_how_far_it_is_above_the_floor_and_below_it_is_a_leak(

@@ -4,7 +4,7 @@ from collections import Counter
 
 import pytest
 
-from llama_ablate.data.task_items import task, tasks
+from llama_ablate.data.task_items import task
 from llama_ablate.errors import ConfigError
 
 CHOICE = {"context": "Two and two are", "choices": ["four", "a fish"], "answer": 0}
@@ -57,14 +57,6 @@ def test_a_file_that_is_no_task_is_refused_with_its_line(file, items, message):
         task(file(*items))
     assert refused.value.where == ("task",)
     assert "\n" not in refused.value.message
-
-
-def test_a_limit_takes_the_first_items(file):
-    (few,) = tasks(file(PAIR, {**PAIR, "group": "b"}, PAIR), limit=2)
-    assert [item.place.rpartition(":")[2] for item in few.items] == ["1", "2"]
-    assert few.fingerprint != task(file(PAIR)).fingerprint
-    with pytest.raises(ConfigError, match="limit 1: must be 2 or more"):
-        tasks("minimal-pairs", limit=1)
 
 
 def test_the_built_in_pairs_are_200_of_8_phenomena_and_always_the_same():

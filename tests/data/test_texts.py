@@ -4,7 +4,7 @@ import pytest
 
 from llama_ablate.data import texts
 from llama_ablate.data.corpus import files
-from llama_ablate.data.readers import SEPARATOR, Document, limited
+from llama_ablate.data.readers import SEPARATOR
 from tests.texts import corpus_of, read
 
 
@@ -65,15 +65,6 @@ def test_a_text_is_split_by_position_at_the_same_characters_however_it_is_read(
             whole[4000:4500],
             whole[4500:],
         )
-
-
-def test_a_limit_takes_the_first_bytes_and_cuts_the_last_document_between_characters():
-    pieces = ("ab", "cd"), ("éé", "é"), ("never read",)
-    documents = [Document([piece.encode() for piece in of]) for of in pieces]
-    for most, expected in ((4, ["abcd"]), (3, ["abc"]), (7, ["abcd", "é"]), (8, ["abcd", "éé"])):
-        found = [b"".join(one.pieces).decode() for one in limited(documents, most)]
-        assert found == expected
-    assert list(limited(documents, None)) == documents
 
 
 def test_of_a_long_held_out_document_the_first_bytes_are_read_and_training_text_stays(tmp_path):

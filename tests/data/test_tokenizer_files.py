@@ -86,18 +86,6 @@ def test_names_of_special_tokens_in_a_text_are_text_unless_asked(name, request):
     assert parsed & set(tokenizer.special.values()) >= named
 
 
-def test_a_file_that_asks_for_cut_or_padded_texts_does_not_get_them(gpt2_tokenizer, tmp_path):
-    model = tokenizers.Tokenizer.from_file(str(gpt2_tokenizer))
-    model.enable_truncation(3)
-    model.enable_padding(length=12)
-    model.save(str(tmp_path / "tokenizer.json"))
-    ours, whole = read(tmp_path / "tokenizer.json"), read(gpt2_tokenizer)
-    for text in ("the cat sat on the mat", "a"):
-        assert ours.encode(text).tolist() == whole.encode(text).tolist()
-        assert ours.encode_many([text])[0].tolist() == whole.encode(text).tolist()
-    assert ours.bos is None
-
-
 def test_an_experiment_can_take_a_tokenizer_file_and_its_content_is_its_identity(
     book, gpt2_tokenizer, tmp_path
 ):
@@ -214,17 +202,3 @@ def test_a_tokenizer_by_name_is_tiktokens_and_told_where_it_cannot_be_loaded(mon
     saved = json.loads(made.to_json())  # as it was when the file of ranks was read
     assert base64.b64decode(saved["model"]) == lines
     assert (saved["pattern"], saved["special"]) == (LLAMA3_SPLIT, {"<|endoftext|>": 257})
-
-
-def test_a_tokenizer_of_the_hub_is_read_from_its_cache(gpt2_tokenizer, monkeypatch):
-    import huggingface_hub
-
-    def cached(model, name):
-        there = (model, name) == ("openai-community/gpt2", "tokenizer.json")
-        return str(gpt2_tokenizer) if there else None
-
-    monkeypatch.setattr(huggingface_hub, "try_to_load_from_cache", cached)
-    entry = {"name": "hub", "model": "openai-community/gpt2"}
-    for named in ("gpt2", entry):
-        tokenizer = TOKENIZERS.build(TOKENIZERS.resolve(named)).make(None)
-        assert tokenizer.to_json() == read(gpt2_tokenizer).to_json()
