@@ -17,7 +17,6 @@ from tests.test_run_ids import stand_in_text  # noqa: F401
 FOLDER = Path(__file__).parents[1] / "experiments" / "recipes"
 #: Models of transformers, and the names that our tensors have there.
 PEERS = {
-    "nanochat_d4": ("NanoChat", {}),
     "olmo2_10m": (
         "Olmo2",
         {
@@ -49,8 +48,6 @@ PEERS = {
             "gain$": "weight",
         },
     ),
-    "qwen3_10m": ("Qwen3", {}),
-    "stories15m": ("Llama", {}),
 }
 
 
@@ -99,14 +96,6 @@ def test_the_table_of_the_readme_states_the_parameters_of_each_recipe():
 
 
 @pytest.mark.parametrize("recipe", PEERS)
-def test_a_recipe_has_as_many_parameters_as_the_model_of_transformers(recipe):
-    variant, spec = planned(recipe)
-    with torch.device("meta"):
-        peer = peer_of(recipe, spec)
-    assert variant.parameters == sum(p.numel() for p in peer.parameters())
-
-
-@pytest.mark.parametrize("recipe", ["olmo2_10m", "pythia_14m"])
 @torch.no_grad()
 def test_a_recipe_computes_what_the_model_of_transformers_does(recipe):
     spec = planned(recipe)[1]
