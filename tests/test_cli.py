@@ -77,19 +77,6 @@ def test_a_run_is_shown_by_its_id_by_its_folder_and_as_a_bar_names_it(results, a
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        ("show {} mqq", "did you mean 'mqa'?"),
-        ("show {} mqa mqa", "'mqa' and 'mqa' are the same variant: name two"),
-        ("show {} --curve", "--curve is of a run"),
-        ("status {}x", "did you mean 'tiny'?"),
-    ],
-)
-def test_what_is_not_in_results_is_told_with_what_was_meant(results, answer, words, said):
-    assert said in answer(*words.format(results).split(), code=2)
-
-
-@pytest.mark.parametrize(
     ("words", "absent"),
     [
         ("help", "torch pandas numpy pydantic yaml"),

@@ -105,18 +105,3 @@ def test_set_reaches_into_lists(load):
     for wrong in ("variants.axes.attention.2=mha", "hypotheses.first.direction=worse"):
         with pytest.raises(ConfigError, match=r"^--set .*: \S+ has the entries 0 to [01]$"):
             load(text, wrong)
-
-
-@pytest.mark.parametrize(
-    ("given", "corpus"),
-    [
-        ("my.txt", {"name": "files", "path": "my.txt"}),
-        ("{corpus: books/, tokenizer: bytes}", {"name": "files", "path": "books/"}),
-        ("{hub: a/b}", {"name": "hub", "dataset": "a/b"}),
-        ("python-stdlib", "python-stdlib"),
-    ],
-)
-def test_a_text_can_be_stated_in_one_line(tmp_path, given, corpus):
-    file = tmp_path / "x.yaml"
-    file.write_text(f"train: {{steps: 1}}\ndata: {given}\n")
-    assert experiment.load(file).experiment.data.corpus == corpus

@@ -63,23 +63,6 @@ def test_wrong_entries_say_what_was_given_and_what_is_allowed(fruits, entry, whe
     assert (caught.value.message, caught.value.where) == (message, where)
 
 
-@pytest.mark.parametrize(
-    ("parameters", "said"),
-    [
-        ("*, stone: int", "option 'stone' needs a default"),
-        ("*, stone=True", "its option 'stone' needs a type"),
-        ("*, stone: object() = True", "cannot be registered: "),
-    ],
-)
-def test_an_option_without_a_type_or_a_default_is_an_error_of_the_author(fruits, parameters, said):
-    names = {}
-    exec(f"def plum({parameters}): pass", names)  # noqa: S102  a function per case
-    with pytest.raises(ConfigError, match="the fruit 'plum'") as caught:
-        fruits.register("plum")(names["plum"])
-    assert said in str(caught.value)
-    assert "plum" not in fruits
-
-
 HEAD = "import torch\nfrom torch import nn\n"
 MIXER = """
 class Theirs(nn.Module):

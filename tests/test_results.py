@@ -101,19 +101,6 @@ def test_json_is_strict_and_keeps_numbers_that_it_lacks(tmp_path):
     assert repr(read_json(tmp_path / "x.json")) == repr(values)  # NaN is not equal to itself
 
 
-@pytest.mark.parametrize(
-    ("content", "why"),
-    [
-        ('{"a": ', "not JSON"),
-        (f'{{"a": {"[" * 70}1{"]" * 70}}}', "64 levels"),
-    ],
-)
-def test_damaged_json_is_a_sentence_that_names_the_file(tmp_path, content, why):
-    (tmp_path / "x.json").write_text(content)
-    with pytest.raises(ConfigError, match=rf"x\.json: damaged, .*{why}"):
-        read_json(tmp_path / "x.json")
-
-
 @pytest.mark.parametrize("name", ["", "..", "a/b", "/a", "link"])
 def test_only_the_name_of_a_file_or_a_folder_that_is_no_link_becomes_a_path(tmp_path, name):
     (tmp_path / "link").symlink_to(tmp_path)

@@ -158,14 +158,6 @@ def at_once(monkeypatch):
 
 
 @pytest.mark.usefixtures("at_once")
-def test_a_note_that_cannot_be_written_is_told_once_and_fails_nothing(tmp_path, capsys):
-    with LiveNote(tmp_path / "gone", "r1", steps=8, tokens_per_step=32) as note:
-        note(1, 4.0, [])
-        note(2, 3.5, [])
-    assert capsys.readouterr().err.count("how far the run is cannot be shown") == 1
-
-
-@pytest.mark.usefixtures("at_once")
 def test_a_worker_notes_the_curve_of_the_run_that_it_trains(experiment_file, tmp_path, monkeypatch):
     seen, finish = [], worker.METRICS.measure_all
 
