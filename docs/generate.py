@@ -17,13 +17,7 @@ from docs import (
     schema,
     systems_page,
 )
-from llama_ablate.commands import summary
-from llama_ablate.design.variants import resolve_preset
-from llama_ablate.evidence.written import interval
-from llama_ablate.findings.columns import iterate
-from llama_ablate.findings.comparison import compare_variants
 from llama_ablate.findings.frames import Frames
-from llama_ablate.model.counts import summarize
 from llama_ablate.report import pictures, tables
 from llama_ablate.report.figures import make
 from llama_ablate.report.sections import sections
@@ -39,10 +33,8 @@ def pages() -> dict[Path, str]:
     first, of_claims = _First(), claims.page_parts()
     parts = {
         ROOT / "README.md": {"file": first.file(), "table": first.table()},
-        docs / "models.md": {"summary": _summary()},
-        docs / "reading-a-report.md": {"example": first.example()},
         docs / "atlas.md": atlas.parts(),
-        docs / "claims.md": {"counts": of_claims["counts"]},
+        docs / "claims.md": {},
         REFERENCE / "README.md": {},
         REFERENCE / "claims.md": of_claims,
         REFERENCE / "systems.md": systems_page.parts(REFERENCE),
@@ -87,40 +79,11 @@ class _First:
         leading = section.cells.iloc[:, : section.short or None]
         return f"```text\n{tables.text(leading)}\n```\n"
 
-    def example(self) -> str:
-        """Return a Markdown list that explains one row for each verdict."""
-        margin = self.frames.table.margin
-        rows = compare_variants(self.frames.table).drop_duplicates("verdict")
-        lines = [
-            f"- `{row.label}`: {interval(row.difference, row.low, row.high)} is *{row.verdict}*: "
-            f"{_MEANS[row.verdict].format(margin=margin)}"
-            for row in iterate(rows[~rows["baseline"] & rows["role"].eq("")])
-        ]
-        return (
-            "From [the first experiment](../README.md#an-experiment):\n\n" + "\n".join(lines) + "\n"
-        )
-
     def draw(self) -> None:
         """Draw the figure of the experiment's effects, as a small PNG."""
         (made,) = make("effects", self.frames)
         image = ROOT / "docs" / "images" / "first-effects.png"
         image.write_bytes(pictures.write(made.figure, "png"))
-
-
-#: Explanations of the verdicts in the example.
-_MEANS = {
-    "better": "the whole interval is below 0.",
-    "worse": "the whole interval is above 0.",
-    "equivalent": "the interval crosses 0, and lies within the margin of ±{margin} nats.",
-    "inconclusive": "the interval includes 0, and values outside the margin of ±{margin} nats.",
-}
-
-
-def _summary() -> str:
-    spec, about = resolve_preset("llama3-8b")
-    values = summarize("llama3-8b", spec, batch=16)
-    shown = summary.text({**values, **about.model_dump()})
-    return f"```text\n$ llama-ablate summary llama3-8b --batch 16\n{shown}\n```\n"
 
 
 if __name__ == "__main__":

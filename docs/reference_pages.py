@@ -1,4 +1,4 @@
-"""Generated reference pages on registries, experiment-file keys, commands and glossary."""
+"""Generated reference pages on registries, experiment-file keys, commands and columns."""
 
 import inspect
 import re
@@ -15,22 +15,21 @@ from llama_ablate.commands import components
 from llama_ablate.commands.cli import COMMANDS, parser
 from llama_ablate.commands.help import EXIT_CODES
 from llama_ablate.config import schema
-from llama_ablate.config import schema as sections
+from llama_ablate.findings.columns import COLUMNS
 from llama_ablate.model.components import REGISTRIES
 from llama_ablate.report import columns
 
 DOCS = Path(__file__).parent
-EXPERIMENTS = DOCS.parent / "experiments"
 
 #: Sections of an experiment file with their pydantic models, in reading order.
 SECTIONS: dict[str, type[BaseModel]] = {
     "The file": schema.Experiment,
-    "`model`": sections.Model,
-    "`model.dropout`": sections.DropoutKeys,
+    "`model`": schema.Model,
+    "`model.dropout`": schema.DropoutKeys,
     "`variants`": schema.Variants,
-    "`data`, and each of `texts`": sections.Data,
-    "`mixture` of `data`, each source": sections.Portion,
-    "`train`": sections.Train,
+    "`data`, and each of `texts`": schema.Data,
+    "`mixture` of `data`, each source": schema.Portion,
+    "`train`": schema.Train,
     "`evaluation`": schema.Evaluation,
     "`seeds`, in looks": schema.Looks,
     "`answer`": schema.AnswerKeys,
@@ -42,18 +41,10 @@ SECTIONS: dict[str, type[BaseModel]] = {
     "`parallel`": schema.Parallel,
     "`ray`": schema.RayTask,
 }
-_SLOTS = {
-    "norm": "Norms.",
-    "position": "Position schemes: how the model knows the order of tokens.",
-    "attention": "Token mixers: softmax attention of several kinds, and recurrences.",
-    "feedforward": "Feed-forward networks.",
-    "block": "Blocks: how norms, sub-layers and residual connections are arranged.",
-    "init": "Rules of initial weights.",
-    "parametrization": "Parametrizations: how rates and initial weights follow width and depth.",
-    "optimizer": "Optimizers.",
-    "schedule": "Schedules of the learning rate after warm-up.",
-    "losses": "Losses that are added to cross-entropy.",
-}
+_SLOTS = [
+    *("norm", "position", "attention", "feedforward", "block", "init", "parametrization"),
+    *("optimizer", "schedule", "losses"),
+]
 
 
 def pages() -> dict[Path, str]:
@@ -64,7 +55,6 @@ def pages() -> dict[Path, str]:
         "metrics": _metrics(),
         "data": _data(),
         "commands": _commands(),
-        "experiments": _experiments(),
         "columns": _columns(),
     }
     return {DOCS / "reference" / f"{name}.md": text for name, text in made.items()}
@@ -85,19 +75,25 @@ def _experiment_file() -> str:
     about = keys()
     parts = [
         "# Keys of an experiment file",
-        "A file with all of its sections; most files need ten lines of it:",
+        "A file with most of its sections:",
         f"```yaml\n{(DOCS / 'complete.yaml').read_text('utf-8')}```",
-        "Keys that are left out have the defaults below, or those of `base`. `--set train.lr=3e-4` "
-        "overrides a key on the command line. An entry is a name, or a mapping of a `name` and "
-        "options: `{name: rope, theta: 5.0e+5}`. A slot also takes a pattern over depth: "
-        "`{pattern: [{name: mha, window: 64}, gated_delta], layers: {-1: mha}}` repeats its list "
-        "down the layers, and `layers` sets single ones.",
+        "Keys left out have the defaults below, or those of `base`. A key without a type "
+        "is a text; sections have headings. The schema "
+        "(`llama_ablate/config/experiment.schema.json`) has the limits of numbers. "
+        "`--set train.lr=3e-4` overrides a key.",
+        "An entry is a name, or a "
+        "mapping of a `name` and options: `{name: rope, theta: 5.0e+5}`. A slot also takes a "
+        "pattern over depth: `{pattern: [{name: mha, window: 64}, gated_delta], layers: {-1: "
+        "mha}}` repeats its list down the layers, and `layers` sets single ones.",
     ]
     for title, model in SECTIONS.items():
+        if model is schema.Size:  # its keys are those of `model`
+            continue
         described = about[model.__name__]
         rows = [
-            (f"`{key}` ({_takes(field)}{_default(field)})", described.get(key, ""))
+            (_key(key, field, described.get(key, "")), described.get(key, ""))
             for key, field in model.model_json_schema()["properties"].items()
+            if _takes(field) != "section"  # a section has a heading
         ]
         parts += [f"## {title}", _list(rows)]
     return "\n\n".join(part.rstrip() for part in parts) + "\n"
@@ -114,12 +110,17 @@ _KINDS = {
     "entry": ("entry", "entries"),
     "any": ("value", "values"),
 }
-_LIMITS = {
-    "minimum": "≥",
-    "exclusiveMinimum": ">",
-    "maximum": "≤",
-    "exclusiveMaximum": "<",
-}
+
+
+def _key(key: str, field: dict[str, Any], about: str) -> str:
+    """Return a key with its default, and its type where neither default nor description say it."""
+    default, taken = _default(field), _takes(field)
+    shown = f"`{key}: {default}`" if default else f"`{key}`"
+    if default and _kind(field) in ("integer", "number", "string", "boolean", "entry"):
+        return shown
+    words = re.findall(r"`[^`]+`", taken)
+    is_said = taken in ("text", "section") or (words and all(word in about for word in words))
+    return shown if is_said else f"{shown} ({taken})"
 
 
 def _takes(field: dict[str, Any]) -> str:
@@ -137,12 +138,7 @@ def _takes(field: dict[str, Any]) -> str:
         if _kind(items) == "words":
             return f"one or several of {_takes(items)}"
         return f"list of {_KINDS[_kind(items)][1]}"
-    limits = [
-        f"{word} {field[name]:g}"
-        for name, word in _LIMITS.items()
-        if abs(field.get(name, 1e9)) < 1e4  # larger limits only exclude unreasonable values
-    ]
-    return " ".join([_KINDS[kind][0], ", ".join(limits)]).strip()
+    return _KINDS[kind][0]
 
 
 def _kind(field: dict[str, Any]) -> str:
@@ -162,10 +158,9 @@ def _default(field: dict[str, Any]) -> str:
     if default is None or isinstance(default, dict) or default == "":
         return ""
     if isinstance(default, list):
-        return f"; default `[{', '.join(map(str, default))}]`"
+        return f"[{', '.join(map(str, default))}]" if default else ""
     written = {True: "true", False: "false"}.get(default) if isinstance(default, bool) else None
-    shown = written or (f"{default:g}" if isinstance(default, float) else default)
-    return f"; default `{shown}`"
+    return written or (f"{default:g}" if isinstance(default, float) else str(default))
 
 
 def _entries(slot: str) -> str:
@@ -182,14 +177,22 @@ def _entries(slot: str) -> str:
             options[name] = components.format_default(option["default"])
             if base and row["name"] not in inherited[base][1]:
                 inherited[base][1].append(row["name"])
-        options = f" Options: {_defaults(own)}." if own else ""
+        options = f" {_defaults(own)}." if own else ""
         rows.append((f"`{row['name']}`", f"{row['summary']}{options}"))
     shared = [
-        f"Options of {', '.join(f'`{name}`' for name in names)}: {_defaults(options)}.\n\n- "
+        f"Of {_names(names, [name for name, _ in rows])}: {_defaults(options)}.\n\n- "
         + _one_a_line((inspect.getdoc(base) or "").split("\n\n", 1)[-1])
         for base, (options, names) in inherited.items()
     ]
     return _list(rows) + "".join(f"\n{text}\n" for text in shared)
+
+
+def _names(chosen: Sequence[str], every: Sequence[str]) -> str:
+    """Return the chosen names in backticks, or all but one of every name."""
+    others = [name for name in every if name.strip("`") not in chosen]
+    if len(others) > 1:
+        return ", ".join(f"`{name}`" for name in chosen)
+    return f"all but {others[0]}" if others else "all"
 
 
 def _one_a_line(text: str) -> str:
@@ -223,27 +226,29 @@ def _bases(slot: str, name: str) -> dict[str, type]:
 def _components() -> str:
     parts = [
         "# Components",
-        "What a model is made of and trained with. `llama-ablate components SLOT` prints the same "
-        "with the types of options. [How to add one](../component.md).",
+        "    llama-ablate components attention",
+        "prints the same with the types of options, which stand here with their defaults. "
+        "[How to add one](../component.md).",
     ]
-    for slot, title in _SLOTS.items():
-        parts += [f"## `{slot}`", title, _entries(slot)]
+    for slot in _SLOTS:
+        parts += [f"## `{slot}`", _entries(slot)]
     return "\n\n".join(part.rstrip() for part in parts) + "\n"
 
 
 def _metrics() -> str:
     return (
-        "# Metrics\n\nEntries of the key `measure`. Quality is measured for each run, speed and "
-        "memory for each variant in one interleaved pass after training. `llama-ablate measure "
-        "DIR METRIC` adds a metric to finished runs without training, where weights were kept.\n\n"
-        + _entries("metric")
+        "# Metrics\n\n    llama-ablate measure results/first perplexity\n\nadds a metric to "
+        "finished runs without training, where weights were kept. Entries of `measure`, with "
+        "options and defaults: quality is measured for each run, speed and memory for each variant "
+        "in one interleaved pass after training.\n\n" + _entries("metric")
     )
 
 
 def _data() -> str:
     return (
-        "# Corpora and tokenizers\n\nEntries of `data.corpus` and `data.tokenizer`. Splits are "
-        "shares of training, validation and test text.\n\n## `corpus`\n\n"
+        "# Corpora and tokenizers\n\n    llama-ablate components corpus\n\nEntries of "
+        "`data.corpus` and `data.tokenizer`, with options and defaults. Splits are shares of "
+        "training, validation and test text.\n\n## `corpus`\n\n"
         + _entries("corpus")
         + "\n## `tokenizer`\n\n"
         + _entries("tokenizer")
@@ -258,29 +263,19 @@ def _exit_codes() -> str:
 def _commands() -> str:
     parts = [
         "# Commands",
-        "`llama-ablate COMMAND --help` prints the same. Every command takes `--json` (print one "
-        "JSON document) and `--plugin FILE` (a Python file that registers components; "
-        "repeatable); those that print tables `--wide` (all columns), those that compute "
-        "`--device {auto,cpu,cuda}`.",
+        "    llama-ablate help all",
+        "shows an example of each; `llama-ablate COMMAND --help` explains its arguments. Every "
+        "command takes `--json` (print one JSON document) and `--plugin FILE` (a Python file that "
+        "registers components; repeatable); those that print tables `--wide` (all columns), those "
+        "that compute `--device {auto,cpu,cuda}`.",
         _exit_codes(),
     ]
     (chosen,) = (a for a in parser()._actions if isinstance(a, _SubParsersAction))  # noqa: SLF001
-    arguments = {
-        name: [(_written(a), _explained(a)) for a in _arguments(chosen.choices[name])]
-        for name in COMMANDS
-    }
-    places = _places(arguments)
-    for name, command in COMMANDS.items():
-        parts += [f"## `{name}`", f"{_sentence(command.HELP)} For example:"]
-        parts += [f"    llama-ablate {command.EXAMPLE}"]
-        if own := [row for row in arguments[name] if len(places[row]) == 1]:
-            parts.append(_list(own))
-    shared = [
-        (f"{argument} ({', '.join(found)})", about)
-        for (argument, about), found in places.items()
-        if len(found) > 1
+    rows = [
+        (f"**`{name}`**", f"{command.HELP}. {_arguments(chosen.choices[name])}")
+        for name, command in COMMANDS.items()
     ]
-    parts += ["## Options of several commands", _list(shared)]
+    parts.append(_list(rows))
     return "\n\n".join(part.rstrip() for part in parts) + "\n"
 
 
@@ -293,13 +288,14 @@ def _places(rows: Mapping[str, Iterable[tuple[str, str]]]) -> dict[tuple[str, st
     return places
 
 
-def _arguments(command: ArgumentParser) -> list[Action]:
+def _arguments(command: ArgumentParser) -> str:
+    """Return the arguments of a command without those that many commands take."""
     common = {"help", "plugins", "json", "wide", "device"}
-    return [
-        a
+    return ", ".join(
+        _written(a)
         for a in command._actions  # noqa: SLF001
         if a.dest not in common and a.help != SUPPRESS and not isinstance(a, _SubParsersAction)
-    ]
+    )
 
 
 def _written(action: Action) -> str:
@@ -314,13 +310,12 @@ def _written(action: Action) -> str:
     return f"`{action.option_strings[-1]}{value}`"
 
 
-def _explained(action: Action) -> str:
-    text = (action.help or "").replace("%%", "%")
-    return text.replace("<", "&lt;").replace("%(default)s", str(action.default))
-
-
-def _sentence(text: str) -> str:
-    return f"{text[:1].upper()}{text[1:]}."
+def _heading(frame: str, column: str) -> str:
+    """Return a column's name, with its heading in a report's table where that differs."""
+    declared = COLUMNS["comparison"] if frame == "comparison()" else {}
+    title = declared[column].title if column in declared else ""
+    title = re.sub(r"\{\w*context:,\}", "N", title)
+    return f"`{column}`" + (f" (*{title}*)" if title.split(" ")[0] not in ("", column) else "")
 
 
 def _columns() -> str:
@@ -334,18 +329,20 @@ def _columns() -> str:
     }
     places = _places({name: frame.items() for name, frame in frames.items()})
     shared = [
-        (f"`{column}` ({', '.join(found)})", about)
+        (f"`{column}` ({'all' if len(found) == len(frames) else ', '.join(found)})", about)
         for (column, about), found in places.items()
         if len(found) > 1
     ]
     parts = [
         "# Columns of data frames",
-        "Columns of the frames of `llama_ablate.open` and of `runs.csv` and `curves.csv`. Names "
-        "stay; others may be added behind them. Units stand at the end of a name: `_nats` per "
-        "token, `_bytes`, `_s` seconds. Losses and differences are in the `unit` of their row. A "
-        "number that was not measured is missing (NaN).\n\n`runs` has a further column for each "
+        '```py\nllama_ablate.open("results/first").comparison().columns\n```',
+        "Frames of `llama_ablate.open`; `runs.csv` and `curves.csv` have the same. Names stay; "
+        "others may be added behind them. Units stand at the end of a name: `_nats` per token, "
+        "`_bytes`, `_s` seconds. Losses and differences are in the `unit` of their row. A number "
+        "that was not measured is missing (NaN).\n\n`runs` has a further column for each "
         "number that was measured of a run (`test_loss_nats`, `spikes`), `metrics` for each "
-        "coordinate of a value (`split`, `context`), `curves` for each further loss.",
+        "coordinate of a value (`split`, `context`), `curves` for each further loss. Headings of "
+        "the report's table stand in italics; N is a context.",
         "## In several frames",
         _list(shared),
     ]
@@ -355,29 +352,11 @@ def _columns() -> str:
             if places[column, about] == [name]:
                 alike[about.rpartition(": ")[0] or about].append((column, about))
         rows = [
-            (", ".join(f"`{column}`" for column, _ in same), about if len(same) > 1 else same[0][1])
+            (
+                ", ".join(_heading(name, column) for column, _ in same),
+                about if len(same) > 1 else same[0][1],
+            )
             for about, same in alike.items()
         ]
         parts += [f"## `{name}`", _list(rows)]
     return "\n\n".join(part.rstrip() for part in parts) + "\n"
-
-
-def _experiments() -> str:
-    files = defaultdict(list)
-    for path in sorted(EXPERIMENTS.glob("**/*.yaml")):
-        if {"atlas", "claims", "recipes", "templates"} & {
-            *path.parts
-        }:  # these are listed elsewhere
-            continue
-        values = yaml.safe_load(path.read_text("utf-8"))
-        question = values.get("question", "")
-        files[question].append(f"`{path.relative_to(EXPERIMENTS.parent).as_posix()}`")
-    rows = [(", ".join(same), question) for question, same in files.items()]
-    return (
-        "# Experiments to start from\n\nFiles in `experiments/`, to run or to copy. What was "
-        "found with some of them is in [`results/reference`](../../results/reference/README.md). "
-        "Those of `experiments/atlas` stand in the [atlas](../atlas.md), of `experiments/claims` "
-        "in the [claims](../claims.md), of `experiments/recipes` in "
-        "[their README](../../experiments/recipes/README.md); `llama-ablate init --list` has the "
-        "templates.\n\n" + _list(rows)
-    )

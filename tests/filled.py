@@ -1,13 +1,10 @@
 """Results of any number of finished runs, made in seconds: nothing is trained, nothing flushed."""
 
 import math
-from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from unittest import mock
 
-from llama_ablate.config.experiment import load
-from llama_ablate.design.plan import make
 from llama_ablate.files import disk
 from llama_ablate.results import CURVE, Store
 from tests import plans
@@ -60,24 +57,3 @@ def store(root: Path, variants: int, seeds: int, pending: int = 0) -> Store:
             speed = measured(train_tokens_per_s=9.0)
             filled.add_metric(lease, filled.variant_folder(of.label, of.id), "train_speed", speed)
     return filled
-
-
-def of_file(root: Path, file: Path, loss: Callable[[str, int], float | None]) -> Store:
-    """Plan a file, and write a store of its runs with the losses of labels and seeds.
-
-    One of None ended in an error.
-    """
-    plan = make(load(file))
-    made = Store(root)
-    labels = {variant.id: variant.label for variant in plan.tables[0].variants}
-    with mock.patch("llama_ablate.files.disk.os.fsync"):
-        made.create(plan, file.read_text("utf-8"))
-        for run in plan.tables[0].runs:
-            value = loss(labels[run.variant], run.seed)
-            metrics = {} if value is None else {"perplexity": measured(test_loss_nats=value)}
-            outcome = "error" if value is None else "ok"
-            record = plans.record_of(
-                run, label=labels[run.variant], outcome=outcome, metrics=metrics
-            )
-            made.commit(record, [], None)
-    return made

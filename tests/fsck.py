@@ -8,7 +8,7 @@ a grid that was stopped, the breaches show what is left to do:
 
 I1  every run of the plan has exactly one folder, and every folder is that of a finished run; with
     looks or a race, whose results decide which runs are needed, at most one
-I2  every file is as it was written, by the manifests and the seals
+I2  every file is as it was written, by the records and the seals
 I3  weights, curves and metrics equal those of another folder bit for bit (--against)
 I4  nothing is left of work in progress: no temporary file, no lease, no process
 I5  every learning curve has each of its steps once, in order
@@ -143,7 +143,7 @@ def documents(root: Path) -> Iterator[Found]:
         except ValueError as error:
             yield "I6", path, f"is no strict JSON: {error}"
         if path.name == "record.json" and (path.parent / "manifest.json").is_file():
-            continue  # the manifest vouches for it
+            continue  # version 0.2 sealed the manifest of a run
         if not (holds := sealed(root, path)):
             yield "I2", path, "bears no seal" if holds is None else "is not what its seal says"
 
@@ -159,57 +159,21 @@ def sealed(root: Path, path: Path) -> bool | None:
 
 
 def own(root: Path) -> set[Path]:
-    """Return the files that the results consist of: of a run, what its record lists.
-
-    A run that version 0.2 wrote has a manifest that lists them, and a file for each metric.
-    """
+    """Return the files that the results consist of: of a run, what its record lists."""
     found = {path for path in root.iterdir() if TOP.fullmatch(path.name)}
     found |= {*root.glob("variants/*/metrics/[!.]*.json"), *root.glob("tokenizers/*.json")}
     for folder in run_folders(root):
-        if not (folder / "manifest.json").is_file():
-            listed = document(folder / "record.json").get("files", {})
-            found |= {folder / name for name in ("record.json", "weights.dropped", *listed)}
-            found |= {*folder.glob("metrics/[!.]*.json")}
-            continue
-        manifest = document(folder / "manifest.json")
-        names = {"manifest.json", "weights.dropped", *manifest} - {"metrics", "sha256"}
-        found |= {folder / name for name in names}
-        first = manifest.get("metrics", {})  # a metric that was added later bears a seal
-        found |= {
-            path
-            for path in folder.glob("metrics/[!.]*.json")
-            if path.stem in first or sealed(root, path)
-        }
+        listed = document(folder / "record.json").get("files", {})
+        found |= {folder / name for name in ("record.json", "weights.dropped", *listed)}
+        found |= {*folder.glob("metrics/[!.]*.json")}
     return found
 
 
 def files(root: Path) -> Iterator[Found]:
-    """I2 of what a record or a manifest lists."""
+    """I2 of what a record lists; a run of version 0.2 has a manifest, which is not looked at."""
     for folder in run_folders(root):
         if not (folder / "manifest.json").is_file():
             yield from listed_files(folder)
-            continue
-        manifest = document(folder / "manifest.json")
-        there = {path.name for path in folder.iterdir()}
-        manifest.pop("sha256", None)
-        dropped = "weights.dropped" in there
-        metrics = {f"{name}.json" for name in manifest.pop("metrics", {})}
-        for name in sorted(metrics - {path.name for path in folder.glob("metrics/*")}):
-            yield "I2", folder / "metrics" / name, "is missing"
-        for name in sorted({"record.json", "curve.csv"} - set(manifest)):
-            yield "I2", folder / name, "is not in the manifest"
-        for name in sorted(set(manifest) - there):
-            if name != "weights.safetensors" or not dropped:
-                yield "I2", folder / name, "is missing"
-        for name in sorted(there & set(manifest)):
-            raw = (folder / name).read_bytes() if (folder / name).is_file() else b""
-            said = manifest[name]
-            sums = {"bytes": len(raw), "sha256": hashlib.sha256(raw).hexdigest()}
-            ended = {key: said[key] for key in ("outcome", "reason") if key in said}
-            if {**sums, **ended} != said or not ended.items() <= document(
-                folder / "record.json"
-            ).items():
-                yield "I2", folder / name, "is not what the manifest says"
 
 
 def listed_files(folder: Path) -> Iterator[Found]:
@@ -319,10 +283,9 @@ def rows(folder: Path) -> list[dict[str, str]]:
 
 def repeated(folder: Path) -> dict[str, Any]:
     """Return what of a run repeats; of its weights the hash, so also of those dropped since."""
-    record, manifest = document(folder / "record.json"), document(folder / "manifest.json")
+    record = document(folder / "record.json")
     found = {k: record.get(k) for k in ("outcome", "reason", "steps_done", "tokens_done", "data")}
-    entry = {**manifest, **record.get("files", {})}.get("weights.safetensors", {})
-    found["weights"] = entry.get("sha256") if isinstance(entry, dict) else entry
+    found["weights"] = record.get("files", {}).get("weights.safetensors")
     found["curve"] = [{k: v for k, v in row.items() if k not in TIMED} for row in rows(folder)]
     metrics = dict(record.get("metrics", {}))
     for file in sorted(folder.glob("metrics/[!.]*.json")):

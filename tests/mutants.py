@@ -219,6 +219,12 @@ padding enters a convolution | model/mixers/convolution.py | test_contracts.py
     x_BTD = x_BTD * ctx.valid_BT[..., None] -> pass
 all layers have the mask of one window | model/context.py | model/test_patterns.py
     key = window, id(self.position) -> key = id(self.position)
+a ratio of times leaves out the slow runs | findings/targets.py | findings/test_own_runs.py
+    0 < ended[variant] == timed[variant] -> 0 < timed[variant]
+own runs that ended early are compared | findings/own_runs.py | findings/test_own_runs.py
+    ends["step"] < _EARLY * last -> ends["step"] < 0 * last
+the error of given documents is left out | findings/own_runs.py | findings/test_own_runs.py
+    error.se or math.nan -> math.nan
 one optimizer of several is restored | training/optimizers.py | training/test_optimizer_laws.py
     zip(self._optimizers, states, strict=True) -> zip(self._optimizers[:1], states)
 """

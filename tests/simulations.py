@@ -1,24 +1,29 @@
 """Simulate the rules of `llama_ablate.evidence`: power and false words of stacked tables.
 
-    python -m tests.simulations [TABLES] > results/reference/simulations.md
+    python -m tests.simulations    draws the tables of results/reference/simulations.md anew
 
 Letters in names: T tables, M rows, N seeds, C cells, F items.
 """
 
 import itertools
 import math
-import sys
-from collections.abc import Iterator, Sequence
+import re
+from functools import partial
+from pathlib import Path
 
 import numpy as np
 
 from llama_ablate.evidence.factorial import Design, estimate_effects
-from llama_ablate.evidence.intervals import ALPHA, estimate
+from llama_ablate.evidence.intervals import ALPHA, estimate, estimate_unpaired
 from llama_ablate.evidence.item_error import item_error, least_error
-from llama_ablate.evidence.medians import estimate_column
+from llama_ablate.evidence.medians import WANTED_HALF_WIDTH, estimate_column
+from llama_ablate.evidence.rates import compare_rates
 from llama_ablate.evidence.sequential import spending
-from llama_ablate.measure.turns import MAX_PROCESSES, PROCESSES, ROUNDS, WANTED_HALF_WIDTH
+from llama_ablate.measure.turns import MAX_PROCESSES, PROCESSES, ROUNDS
 
+PAGE = Path(__file__).parents[1] / "results" / "reference" / "simulations.md"
+#: Tables a cell of the page, as it says.
+TABLES = 4_000
 SEEDS, ROWS, SHARES = (2, 3, 5, 8), (1, 2, 5, 10), (0.2, 0.6)
 DOCUMENTS = 40
 #: Distance of the two peaks of a run, in deviations of either, and the share of the second.
@@ -97,6 +102,49 @@ def draw_tables(kind, seeds, rows, share, tables, effect=0.0):
     text_se = simulate_rows.std(-1, ddof=1) / math.sqrt(DOCUMENTS)
     shift = effect + simulate_rows.mean(-1)
     return differences + shift[..., None], text_se, DOCUMENTS - 1.0
+
+
+def false_unpaired(kind, seeds, tables):
+    """Return the largest share of false tables over rows, of arms compared by their means."""
+    shares = []
+    for rows in ROWS:
+        arms, base = _draw(kind, np.random.default_rng(seeds + rows), tables, rows, seeds)
+        found = estimate_unpaired(np.concatenate([base, arms], axis=1), ALPHA / rows)
+        shares.append(find_false(found).any(-1).mean())
+    return float(max(shares))
+
+
+#: Runs' times to a target: the spread of a variant's, and the share of the baseline's that reach
+#: the target before training ends.
+TIMES = {"all reach it": (0.1, 5.0), "a fifth does not": (0.1, 0.84)}
+TIMES |= {
+    "a fifth does not, spread twofold": (0.2, 0.84),
+    "half does not, spread twofold": (0.2, 0),
+}
+
+
+def called_faster(kind, seeds, tables, *, of_those_that_reach):
+    """Return how often a variant is called faster whose median time is the baseline's.
+
+    With `of_those_that_reach`, times are compared over the pairs that both reach the target, in
+    place of the rule of `compare_times`.
+    """
+    spread, end = TIMES[kind]
+    generator = np.random.default_rng(seeds)
+    logs = np.stack(
+        [
+            0.1 * generator.normal(size=(tables, seeds)),
+            spread * generator.normal(size=(tables, seeds)),
+        ]
+    )
+    logs = np.where(logs < 0.1 * end, logs, math.nan)
+    reached, differences = (~np.isnan(logs)).sum(-1), logs[1] - logs[0]
+    is_whole = (reached == seeds).all(0)
+    found = estimate(differences[:, None], 0.0, math.inf)["high"][:, 0] < 0
+    if of_those_that_reach:
+        return float(found.mean())
+    shares = [compare_rates((int(b), seeds), (int(a), seeds))["low"] > 0 for a, b in reached.T]
+    return float(np.where(is_whole, found, shares).mean())
 
 
 def find_false(found):
@@ -302,98 +350,59 @@ def power_of_speed(kind, tables):
     return float((mean[:, 0] > half[:, 0]).mean())
 
 
-def _table(title: str, heads: Sequence[object], rows: dict[str, Sequence[str]]) -> Iterator[str]:
-    yield f"| {title} | {' | '.join(map(str, heads))} |"
-    yield "|---" * (len(heads) + 1) + "|"
-    yield from (f"| {name} | {' | '.join(cells)} |" for name, cells in rows.items())
-    yield ""
+def _percent(shares, digits=1):
+    return [f"{100 * share:.{digits}f}" for share in shares]
 
 
-def page(tables: int) -> Iterator[str]:
-    """Yield the lines of `results/reference/simulations.md`."""
-    error = 100 * math.sqrt(0.05 * 0.95 / tables)
-    yield f"""# Simulations of the rules
-
-{tables:,} tables a cell, drawn and judged by the functions of `llama_ablate/evidence`
-(`python -m tests.simulations`). The rules are those of [methods](../../docs/evidence.md). Half of
-the noise of a row is the baseline's; the text has 20 or 60% of the variance of a difference,
-between {DOCUMENTS} documents. A share near 5% has a standard error of {error:.1f} points.
-
-## Power
-
-Share of rows shown, in percent, whose true difference is four true standard errors; normal noise,
-mean of both shares of the text.
-"""
-    heads = [f"{rows} rows" if rows > 1 else "1 row" for rows in ROWS]
-    of_power = {str(n): [f"{100 * power(n, rows, tables):.0f}" for rows in ROWS] for n in SEEDS}
-    yield from _table("seeds", heads, of_power)
-    yield f"""## False words
-
-Share of tables without a difference, in percent, in which any row has a word: the largest over 1,
-2, 5 and 10 rows and both shares of the text. *Unequal*: log variances of arms with a deviation of
-1; *skewed*: exponential; *two-peaked*: a quarter of the runs lie {_PEAKS:g} deviations from the
-others, scaled to a deviation of 1; *outliers*: a quarter of one arm's runs, not scaled.
-"""
+def draw_all():
+    """Yield the tables of the page in their order: a title, heads, and cells by row."""
     seeds = [f"{n} seeds" for n in SEEDS]
-    false = {
-        kind: [f"{100 * worst_false(kind, n, tables):.1f}" for n in SEEDS]
-        for kind in (*USUAL, *UNLIKE, *OUTLIERS)
-    }
-    yield from _table("noise", seeds, false)
-    yield """## Tuned arms
-
-Share of arms, in percent, that have a word although they equal the baseline at the best rates of
-both; both choose among four rates on one or two seeds, and each rate costs so many deviations of a
-run more than the one before. Half of a run's variance is shared by all runs of its seed. Below, an
-arm whose best rate lies beyond the grid, whose end costs one deviation.
-"""
+    heads = [f"{rows} rows" if rows > 1 else "1 row" for rows in ROWS]
+    shown = {n: _percent((power(n, rows, TABLES) for rows in ROWS), 0) for n in SEEDS}
+    yield "seeds", heads, shown
+    kinds = (*USUAL, *UNLIKE, *OUTLIERS)
+    yield "noise", seeds, {k: _percent(worst_false(k, n, TABLES) for n in SEEDS) for k in kinds}
+    few = ["3 seeds", "5 seeds", "20 seeds"]
+    kinds = (*USUAL, *UNLIKE)
+    means = {k: _percent(false_unpaired(k, n, TABLES) for n in (3, 5, 20)) for k in kinds}
+    yield "noise", few, means
+    for name, those in {"by the rule": False, "by those that reach it": True}.items():
+        call = partial(called_faster, tables=TABLES, of_those_that_reach=those)
+        yield name, few, {k: _percent(call(k, n) for n in (3, 5, 20)) for k in TIMES}
     tuned = {
-        f"{cost:g}, {choosing}": [
-            f"{100 * false_tuned(cost, choosing, reported, tables):.0f}" for reported in REPORTED
-        ]
+        f"{cost:g}, {choosing}": _percent(
+            (false_tuned(cost, choosing, n, TABLES) for n in REPORTED), 0
+        )
         for choosing, cost in itertools.product((1, 2), COSTS)
     }
-    tuned["beyond the grid"] = [f"{100 * false_beyond_grid(1, n, tables):.0f}" for n in REPORTED]
-    yield from _table("cost, choosing seeds", [f"{n} seeds" for n in REPORTED], tuned)
-    yield """## Grids
-
-Share of grids without an effect, in percent, that show any main effect or interaction. *Unequal
-cells*: log variances with a deviation of 1. Where the effect of the first factor varies over seeds,
-by so many deviations of a run, it is 0 on average over all seeds; no rule is made for that.
-"""
+    tuned["beyond the grid"] = _percent((false_beyond_grid(1, n, TABLES) for n in REPORTED), 0)
+    yield "cost, choosing seeds", [f"{n} seeds" for n in REPORTED], tuned
     for kind in OF_GRIDS:
-        of_grids = {
-            grid: [f"{100 * false_grids(grid, kind, n, tables):.1f}" for n in SEEDS]
-            for grid in GRIDS
-        }
-        yield from _table(kind, seeds, of_grids)
-    few = tables // 8
-    yield f"""## Tasks
-
-Share of tables of equal accuracies, in percent, in which any row has a word ({few:,} tables a
-cell). Each variant changes the difficulty of items by chance.
-"""
-    of_tasks = {
-        f"{items}, {rows}": [f"{100 * false_tasks(items, n, rows, few):.1f}" for n in SEEDS]
+        each = {g: _percent(false_grids(g, kind, n, TABLES) for n in SEEDS) for g in GRIDS}
+        yield kind, seeds, each
+    tasks = {
+        f"{items}, {rows}": _percent(false_tasks(items, n, rows, TABLES // 8) for n in SEEDS)
         for items, rows in itertools.product((40, 200), (1, 3, 10))
     }
-    yield from _table("items, rows", seeds, of_tasks)
-    yield f"""## Speeds
-
-Share of columns of identical arms, in percent, in which any has a word; and how often one arm of
-seven that is a tenth faster is shown. A pass has {PROCESSES} processes of {ROUNDS} turns, and up to
-{MAX_PROCESSES} where half an interval is wider than {WANTED_HALF_WIDTH:.0%}.
-"""
-    heads = [*(f"{arms} arms" for arms in ARMS), "shown"]
-    of_speeds = {
-        kind: [
-            *(f"{100 * false_speeds(kind, arms, tables):.1f}" for arms in ARMS),
-            f"{100 * power_of_speed(kind, tables):.0f}",
-        ]
+    yield "items, rows", seeds, tasks
+    speeds = {
+        kind: _percent(false_speeds(kind, arms, TABLES) for arms in ARMS)
+        + _percent([power_of_speed(kind, TABLES)], 0)
         for kind in OF_SPEEDS
     }
-    yield from _table("noise", heads, of_speeds)
+    yield "noise", [*(f"{arms} arms" for arms in ARMS), "shown"], speeds
+
+
+def page():
+    """Return the page with its tables drawn anew; its sentences stay."""
+    drawn = []
+    for title, heads, rows in draw_all():
+        each = [[title, *heads], *([name, *cells] for name, cells in rows.items())]
+        head, *below = (f"| {' | '.join(map(str, row))} |" for row in each)
+        drawn.append("\n".join([head, "|---" * len(each[0]) + "|", *below]) + "\n")
+    new = iter(drawn)
+    return re.sub(r"(?m)(^\|.*\n?)+", lambda _old: next(new), PAGE.read_text("utf-8"))
 
 
 if __name__ == "__main__":
-    print("\n".join(page(int(sys.argv[1]) if len(sys.argv) > 1 else 4_000)).rstrip())
+    PAGE.write_text(page(), "utf-8")

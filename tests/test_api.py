@@ -3,11 +3,8 @@
 import inspect
 import json
 import math
-import os
 import re
 import statistics
-import subprocess
-import sys
 from dataclasses import fields
 from pathlib import Path
 
@@ -16,16 +13,13 @@ import pytest
 from scipy import stats
 
 import llama_ablate as la
-from llama_ablate import api
-from llama_ablate.commands.cli import main, parser
+from llama_ablate.commands.cli import main
 from llama_ablate.commands.run import LaunchOptions, RunOptions
-from llama_ablate.commands.shared.options import create_options, of
 from llama_ablate.report import columns
 from llama_ablate.results import CURVE, Store
 from tests import plans
 from tests.in_process import draw_nothing
 from tests.metrics import measured
-from tests.texts import sentences
 
 ROOT = Path(__file__).parents[1]
 FRAMES = {
@@ -96,17 +90,6 @@ def test_the_comparison_has_the_columns_that_are_documented_and_no_other(root):
     assert list(la.open(root).comparison()) == list(columns.COMPARISON)
 
 
-def test_the_page_names_everything_that_opened_results_have():
-    page = (ROOT / "docs" / "python.md").read_text("utf-8")
-    public = [name for name in vars(api.OpenedResults) if not name.startswith("_")]
-    assert {"runs", "curves", "model"} <= {*public}
-    for name in (*public, "frames"):
-        assert re.search(rf"`{name}[`(]", page), name
-    for name in ("open", "run", "report", "concat"):
-        assert f"`la.{name}(" in page
-        assert inspect.getdoc(getattr(api, name))
-
-
 def test_runs_and_curves_have_a_row_for_each_run_and_point(root):
     results = la.open(root)
     assert results.runs["loss"].tolist() == pytest.approx([2.00, 1.90, 2.10, 1.97, 2.05, 1.93])
@@ -118,16 +101,6 @@ def test_runs_and_curves_have_a_row_for_each_run_and_point(root):
     )
     (table,) = results.tables.to_dict("records")
     assert (table["finished"], table["variants"], table["baseline"]) == (6, 2, "base")
-
-
-def test_what_has_not_begun_has_rows_and_no_curves(tmp_path):
-    store = Store(tmp_path / "x")
-    store.create(plans.of_runs("r0", "r1"), "name: x\n")
-    results = la.open(store.root)
-    assert results.runs["outcome"].tolist() == ["pending"] * 2
-    assert results.curves.empty
-    assert list(results.curves) == list(columns.CURVES)
-    assert "0 of 2 runs finished" in repr(results)
 
 
 def test_a_notebook_shows_labels_as_text_and_loads_nothing(root):
@@ -170,34 +143,6 @@ def test_run_takes_the_options_of_the_command_with_their_defaults():
         default = defaults[keyword.name]
         given = str(default) if isinstance(default, Path) else default
         assert keyword.default == given, keyword.name
-
-
-@pytest.mark.parametrize(
-    ("keywords", "words"),
-    [
-        ({"device": "gpu"}, ["--device=gpu"]),
-        ({"workers": "two"}, ["--workers=two"]),
-    ],
-)
-def test_what_does_not_fit_is_told_in_python_as_on_the_command_line(keywords, words, capsys):
-    with pytest.raises(la.ConfigError) as caught:
-        la.run("x.yaml", **keywords)
-    with pytest.raises(SystemExit) as stopped:
-        main(["run", "x.yaml", *words])
-    assert stopped.value.code == 2
-    told = f"llama-ablate run: {caught.value} (see llama-ablate run --help)\n"
-    assert capsys.readouterr().err == told
-
-
-def test_keywords_and_a_command_line_give_the_same_options():
-    words = ["run", "x.yaml", "--set", "seeds=2", "--set", "name=y", "--workers", "3"]
-    words += ["--results", "out", "--only", "rope", "--keep-weights", "best", "--plugin", "mine.py"]
-    parsed = create_options(RunOptions, vars(parser().parse_args(words)))
-    keywords = {"sets": ["seeds=2", "name=y"], "workers": 3, "results": Path("out")}
-    keywords |= {"only": ("rope",), "keep_weights": "best", "plugins": [Path("mine.py")]}
-    assert of(RunOptions, file="x.yaml", **keywords) == parsed
-    assert parsed.launch == LaunchOptions(workers=3, keep_weights="best")
-    assert (parsed.sets, parsed.redo, parsed.json) == (("seeds=2", "name=y"), (), False)
 
 
 def test_a_mapping_is_read_as_its_file(tmp_path):
@@ -257,49 +202,12 @@ def test_rows_of_two_experiments_are_paired_each_with_its_own_baseline(store):
     assert results.runs["experiment"].unique().tolist() == ["first", "second"]
 
 
-def test_more_seeds_of_the_same_variant_are_one_row(store):
-    more = {3: 2.2, 4: 1.9}
-    first = store("first", {"base": BASE, "wider": shifted(WIDER)})
-    second = store("second", {"base": more, "wider": {3: 2.05, 4: 1.8}})
-    results = la.concat([first, second])
-    row = results.comparison().set_index("variant").loc["wider"]
-    assert (row["experiment"], row["n"]) == ("first + second", 5)
-    assert ends(row) == interval([*WIDER.values(), -0.15, -0.10])
-
-
-def test_experiments_of_two_precisions_say_so_where_they_are_compared(store, capsys):
-    precisions = {"first": "bfloat16", "second": "float32"}
-    first, second = (
-        store(name, {"base": BASE, name: shifted(WIDER)}, compute={"precision": precision})
-        for name, precision in precisions.items()
-    )
-    told = "Made with different precisions: bfloat16 in 'first'; float32 in 'second'."
-    assert told in la.concat([first, second]).warnings
-    assert main(["show", str(first), str(second), "--json"]) == 0
-    remarks = json.loads(capsys.readouterr().out)["remarks"]
-    assert told in remarks
-    assert "Computed on cpu in bfloat16 or float32 with the " in remarks[0]
-    assert main(["show", str(second), "base", "second"]) == 0
-    assert "\nComputed on cpu in float32 with the " in capsys.readouterr().out
-
-
-def test_two_variants_of_one_label_are_told_apart(store):
-    first = store("first", {"base": BASE, "wide": shifted(WIDER)}, wide={"id_": "w1"})
-    second = store("second", {"base": BASE, "wide": shifted(OTHER)}, wide={"id_": "w2"})
-    labels = la.concat([first, second]).comparison()["variant"].tolist()
-    assert labels == ["base", "wide", "wide (second)"]
-
-
 REFUSED = {
     "baselines": (
         {"base": {"id_": "b2", "model": {"dim": 16}}},
         "the baselines differ: dim is 8 in 'first'; 16 in 'second'",
     ),
     "texts": ({"text": {"fingerprint": "g"}}, "the texts differ: fingerprint is f in 'first'"),
-    "rates": (
-        {"train": {"lr": 0.5}},
-        "the train settings differ: lr is default in 'first'; 0.5 in 'second'",
-    ),
     "looks": ({"looks": [2, 3]}, "the seeds of 'second' come in looks"),
 }
 
@@ -352,54 +260,3 @@ def test_the_report_has_runs_and_curves_as_files(root, monkeypatch):
         assert len(written) == len(frame)
     losses = pd.read_csv(page.parent / "tables" / "runs.csv")["loss"]
     assert losses.tolist() == pytest.approx(results.runs["loss"].tolist())
-
-
-SCRIPT = """
-import llama_ablate as la
-from tests.texts import sentences
-
-results = la.run(
-    {
-        "name": "tiny",
-        "model": {"dim": 8, "layers": 1, "heads": 1, "context": 16},
-        "variants": {"axes": {"norm": ["none"]}},
-        "data": {"corpus": {"name": "files", "path": "text.txt"}, "tokenizer": "bytes"},
-        "train": {"steps": 2, "batch": 2},
-        "measure": ["perplexity"],
-    },
-    results="out", device="cpu", workers=2, sets=["seeds=2"],
-)
-print(len(results.runs), set(results.runs["outcome"]))
-model = results.model("baseline", seed=1).model
-print(type(model).__name__, la.open("out/tiny").tables["finished"].item())
-"""
-
-
-@pytest.mark.full  # it trains
-def test_a_script_without_a_guard_runs_a_mapping_and_loads_a_model(tmp_path):
-    """multiprocessing would run it again in every worker. The baseline is repeated once."""
-    (tmp_path / "run.py").write_text(SCRIPT)
-    (tmp_path / "text.txt").write_text(sentences(200))
-    done = subprocess.run(
-        [sys.executable, "run.py"],
-        cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.splitlines() == ["5 {'ok'}", "Decoder 5"]
-    assert "[5/5]" in done.stderr
-
-
-def test_speeds_of_several_experiments_stay_ratios_within_each_pass():
-    folders = [ROOT / "results/reference/systems" / name for name in ("norms", "blocks")]
-    joined = la.concat(folders).comparison().set_index("variant_id")
-    speeds = [column for column in joined if "_speed_" in column]
-    assert {"train_speed_ratio", "decode_speed_turns"} <= {*speeds}
-    for folder in folders:
-        own = la.open(folder).comparison().set_index("variant_id")
-        others = own.index[~own["baseline"]]
-        pd.testing.assert_frame_equal(joined.loc[others, speeds], own.loc[others, speeds])
-        assert (own.loc[others, "train_speed_turns"] > 0).all()

@@ -1,33 +1,15 @@
 """The benchmarks are run by hand; that they still fit the package is seen here."""
 
-import importlib.util
 import os
 import re
 import subprocess
 from pathlib import Path
 
 import pytest
-import torch
 
 from tests.commands import PYTHON
 
 FOLDER = Path(__file__).parents[1] / "benchmarks"
-
-
-def script(name):
-    found = importlib.util.spec_from_file_location(name, FOLDER / f"{name}.py")
-    module = importlib.util.module_from_spec(found)
-    found.loader.exec_module(module)
-    return module
-
-
-def test_the_model_of_the_training_step_is_the_one_that_its_rivals_build():
-    module = script("training_step")
-    model = module.ours(128, 4, 4, "fused")
-    theirs = module.hugging_face(128, 4, 4)
-    sizes = [sum(p.numel() for p in m.parameters()) for m in (model, theirs)]
-    assert sizes[0] == sizes[1]
-    assert model(torch.zeros(1, 8, dtype=torch.long)).shape == (1, 8, module.VOCAB)
 
 
 def gpu(*words):
@@ -38,29 +20,12 @@ def gpu(*words):
     return done.returncode, done.stdout + done.stderr
 
 
-def test_the_script_for_a_gpu_refuses_what_it_does_not_know_in_one_line(tmp_path):
-    for words, said in (
-        (["--part", "stepp"], "no part 'stepp'; allowed: tests resume"),
-        (["--fast"], "unknown argument '--fast'; allowed: --device"),
-    ):
-        code, output = gpu("--out", str(tmp_path / "out"), *words)
-        assert code == 2
-        assert len(output.splitlines()) == 1
-        assert said in output
-    assert not list(tmp_path.iterdir())
-
-
 #: The parts of the script, and the seconds that each may take.
 PARTS = {
     part: int(seconds)
     for limits in re.findall(r"LIMIT=\((.*?)\)", (FOLDER / "gpu.sh").read_text("utf-8"), re.DOTALL)
     for part, seconds in re.findall(r"\[(\w+)\]=(\d+)", limits)
 }
-
-
-def test_all_parts_of_the_script_for_a_gpu_may_take_forty_minutes_together():
-    assert {"tests", "resume", "rates", "step", "decode", "grid", "e07", "e08"} < {*PARTS}
-    assert sum(PARTS.values()) <= 40 * 60
 
 
 @pytest.mark.full

@@ -1,8 +1,5 @@
-import errno
 import math
 import os
-import shutil
-import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -12,7 +9,7 @@ from scipy import stats
 
 from llama_ablate.commands import components
 from llama_ablate.commands.cli import main
-from llama_ablate.commands.help import COMMANDS, EXIT_CODES
+from llama_ablate.commands.help import COMMANDS
 from llama_ablate.commands.shared.answer import Answer
 from llama_ablate.config import experiment
 from llama_ablate.config.spec import SLOTS
@@ -45,18 +42,6 @@ def results(tmp_path_factory):
     return folder / "tiny"
 
 
-def test_components_lists_every_slot_with_options_and_sources(answer):
-    out = answer("components")
-    slots = ("norm:", "position:", "corpus:", "metric:", "arXiv:1910.07467")
-    options = ("window: whole number or null = null", "layout: half or interleaved = half")
-    for word in (*slots, *options, "theta: number = 10000", "splits: list of numbers"):
-        assert word in out
-    assert {row["slot"] for row in answer("components", "position", "--json")} == {"position"}
-    for row in answer("components", "--json"):
-        for name, option in row["options"].items():
-            assert option["about"], f"what does {name} of {row['name']} do? (config/options.yaml)"
-
-
 def test_plan_shows_sizes_runs_and_time_and_writes_nothing(experiment_file, tmp_path, answer):
     file = experiment_file("{axes: {attention: [mqa]}, match: parameters}")
     before = sorted(tmp_path.iterdir())
@@ -75,14 +60,6 @@ def test_plan_shows_sizes_runs_and_time_and_writes_nothing(experiment_file, tmp_
     assert sorted(tmp_path.iterdir()) == before
 
 
-def test_plan_says_what_a_bare_name_resets(experiment_file, answer):
-    model = "{dim: 16, layers: 1, heads: 2, context: 16, feedforward: swiglu}"
-    out = answer("plan", experiment_file(model=model), "--device", "cpu")
-    (note,) = [line for line in out.splitlines() if line.startswith("note:")]
-    assert "tiny.yaml:2:65: model.feedforward: 'swiglu' has its default here" in note
-    assert "multiple_of: 8, not 32" in note
-
-
 def test_a_run_is_shown_by_its_id_by_its_folder_and_as_a_bar_names_it(results, answer):
     status = answer("status", results, "--json")
     assert status["outcomes"] == {"ok": 4}
@@ -97,40 +74,6 @@ def test_a_run_is_shown_by_its_id_by_its_folder_and_as_a_bar_names_it(results, a
     head, *rows = answer("show", results, "baseline s0", "--curve").splitlines()
     assert head.startswith("step,tokens,lr,train_loss_nats")
     assert all(len(row.split(",")) == len(head.split(",")) for row in rows)
-
-
-def test_status_takes_several_folders(results, tmp_path, answer, monkeypatch):
-    monkeypatch.setenv("LLAMA_ABLATE_CACHE", str(results.parent / "cache"))
-    other = shutil.copytree(results, tmp_path / "other")
-    alone = [answer("status", folder) for folder in (results, other)]
-    assert answer("status", results, other) == "\n".join(alone)
-    assert "are of one DIR" in answer("status", results, other, "--watch", code=2)
-    assert answer("status", results, "--verify").endswith(": verified\n")
-
-
-def test_show_looks_at_the_grid_at_a_variant_and_at_two_paired_by_seed(results, answer):
-    assert "mqa" in answer("show", results)
-    out = answer("show", results, "mqa")
-    assert all(word in out for word in ("attention: mha -> mqa", "heldout_loss_nats", "± "))
-    said = answer("show", results, "baseline", "mqa", "--json")
-    assert said["seeds"] == [0, 1]
-    assert [entry["name"] for entry in said["changed"]["attention"]] == ["mha", "mqa"]
-    losses = said["effects"]["test_loss_nats"]
-    assert losses["low"] < losses["mean"] < losses["high"]
-    assert "over 2 paired seeds" in answer("show", results, "baseline", "mqa")
-
-
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        ("show {} mqq", "did you mean 'mqa'?"),
-        ("show {} mqa mqa", "'mqa' and 'mqa' are the same variant: name two"),
-        ("show {} --curve", "--curve is of a run"),
-        ("status {}x", "did you mean 'tiny'?"),
-    ],
-)
-def test_what_is_not_in_results_is_told_with_what_was_meant(results, answer, words, said):
-    assert said in answer(*words.format(results).split(), code=2)
 
 
 @pytest.mark.parametrize(
@@ -172,46 +115,6 @@ def test_output_that_nobody_takes_changes_no_exit_code_and_shows_no_traceback(wo
     assert (done.returncode, done.stdout + done.stderr) == (code, said)
 
 
-TOO_MUCH = "components needs more memory than there is (Unable to allocate 9 TiB)"
-GOES_ON = "interrupted; the same command goes on from here"
-CLOSED = "'x': Permission denied; allowed: what you may read, in a folder that you may write to"
-
-
-@pytest.mark.parametrize(
-    ("place", "error", "code", "said"),
-    [
-        ("components.run", MemoryError("Unable to allocate 9 TiB"), 2, TOO_MUCH),
-        ("components.run", PermissionError(13, "Permission denied", "x"), 2, CLOSED),
-        ("cli.parser", KeyboardInterrupt(), 130, GOES_ON),  # while the words are read
-    ],
-)
-def test_whatever_ends_a_command_is_one_line(monkeypatch, capsys, place, error, code, said):
-    def fail(*_arguments):
-        raise error
-
-    monkeypatch.setattr(f"llama_ablate.commands.{place}", fail)
-    assert main(["components"]) == code
-    assert capsys.readouterr().err == f"llama-ablate: {said}\n"
-
-
-def test_a_full_disk_is_told_with_the_place(results, tmp_path, monkeypatch, answer):
-    def fail(*_):
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    shutil.copytree(results, tmp_path / "tiny")
-    monkeypatch.setattr(os, "write", fail)
-    cases = {
-        ("report", tmp_path / "tiny", "--paper", "--out", tmp_path / "out"): "",
-        ("pack", tmp_path / "tiny", "--out", tmp_path / "out"): "tiny/working/report/lease-1",
-        ("export", tmp_path / "tiny/baseline", tmp_path / "out"): "",
-        ("measure", tmp_path / "tiny", "kv_cache", "--again"): "tiny/working/measure/lease-1",
-    }
-    for words, place in cases.items():
-        error = answer(*words, code=2)
-        said = f"llama-ablate: '{tmp_path / place}': No space left on device"
-        assert error.removesuffix("; what is finished is kept") == said
-
-
 def test_numbers_that_json_lacks_are_null_in_what_a_command_prints(monkeypatch, answer):
     values = {"a": float("nan"), "b": [float("inf"), 1.5]}
     monkeypatch.setattr(components, "run", lambda _options: Answer("text", values))
@@ -234,25 +137,6 @@ def test_init_writes_every_template_and_overwrites_nothing(tmp_path, monkeypatch
     assert (tmp_path / "first.yaml").read_text() == "mine"
 
 
-def test_init_writes_a_plugin_beside_a_users_file(tmp_path, monkeypatch, answer, plugin):
-    plugin("mamba2")  # so that what `components` loads is forgotten after the test
-    monkeypatch.chdir(tmp_path)
-    assert "next: llama-ablate components --plugin sgd.py" in answer("init", "plugin", "sgd")
-    shipped = ROOT / "experiments" / "plugins" / "sgd.py"
-    assert (tmp_path / "sgd.py").read_bytes() == shipped.read_bytes()
-    assert "'sgd.py' is there already" in answer("init", "plugin", "sgd", code=2)
-
-
-@pytest.mark.parametrize("words", [[], ["--help"]])
-def test_help_fits_a_terminal_of_24_lines_and_begins_with_the_main_job(words, answer):
-    lines = answer(*words).splitlines()
-    assert len(lines) <= 24
-    assert max(map(len, lines)) <= 80
-    begin = lines.index("to begin:")
-    main_job = [line.split()[0] for line in lines[begin + 1 : begin + 5]]
-    assert main_job == ["init", "plan", "run", "report"]
-
-
 def test_all_commands_have_help_and_stand_in_the_long_one_with_an_example_each(answer, capsys):
     out = answer("help", "all")
     for name, command in COMMANDS.items():
@@ -262,29 +146,6 @@ def test_all_commands_have_help_and_stand_in_the_long_one_with_an_example_each(a
         assert stopped.value.code == 0
         assert f"llama-ablate {name}" in capsys.readouterr().out
     assert len(COMMANDS) == 16
-
-
-def test_plan_says_what_the_held_out_text_adds_to_the_half_width_of_a_pilots_noise(
-    results, experiment_file, answer
-):
-    file = experiment_file(seeds="4", margin="0.01 nats")
-    expected = answer("plan", file, "--pilot", results, "--json")["expected"]
-    assert expected["noise"] == f"the noise of '{results}'"
-    assert 0 < expected["text_share"] < 1
-    # Four times the text halves its error, so its share of the square falls by a factor near four.
-    square = (expected["half_width_with_more_text"] / expected["half_width"]) ** 2
-    assert 1 - expected["text_share"] < square < 1
-    assert square == pytest.approx(1 - 0.75 * expected["text_share"], abs=0.1)
-
-
-def test_plan_counts_branches(experiment_file, answer):
-    train = "{steps: 30, batch: 4, lr: 1e-3, schedule: wsd, decay: 0.2, evals: 2"
-    values = {}
-    for name, more in (("plain", "}"), ("branched", ", branches: [0.5]}")):
-        values[name] = answer("plan", experiment_file(train=train + more), "--json")
-    steps = 30 + round(0.2 * 15)
-    ratio = values["branched"]["training_flops"] / values["plain"]["training_flops"]
-    assert ratio == pytest.approx(steps / 30)
 
 
 def test_plan_expects_the_half_width_of_other_experiments_where_there_is_no_pilot(
@@ -313,24 +174,3 @@ def test_an_equivalence_that_a_pilot_does_not_let_be_shown_is_refused_unless_for
     assert "hypotheses[0].margin: equivalence within 1e-9 nats cannot be shown" in said
     assert "state a larger margin, or 'force: true'" in said
     assert "no row can be equivalent" in planned(", force: true", 0)
-
-
-@pytest.mark.parametrize("name", ["SIGINT", "SIGTERM"])
-def test_a_signal_ends_a_command_with_128_and_its_number(name):
-    number = signal.Signals[name]
-    code = (
-        "import os; from llama_ablate.commands import cli, init; "
-        f"init.run = lambda _options: os.kill(os.getpid(), {number:d}); "
-        "import sys; sys.argv = ['llama-ablate', 'init', 'norm']; cli.script()"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    assert (done.returncode, "Traceback" in done.stderr) == (128 + number, False)
-    assert 128 + number in EXIT_CODES
-
-
-def test_exit_codes_are_one_table_in_help_and_in_the_docs(answer):
-    out = answer("help", "exit-codes")
-    page = (ROOT / "docs" / "reference" / "commands.md").read_text("utf-8")
-    for code, about in EXIT_CODES.items():
-        assert f"{code:4d}  {about}" in out
-        assert f"| {code} | {about} |" in page

@@ -8,10 +8,10 @@ import torch
 from llama_ablate.config.experiment import Train
 from llama_ablate.data import tokens as store
 from llama_ablate.data.corpus import CORPORA
-from llama_ablate.data.tokenizer import TOKENIZERS, Bytes
+from llama_ablate.data.tokenizer import TOKENIZERS
 from llama_ablate.errors import ConfigError
 from llama_ablate.measure import METRICS, Subject
-from llama_ablate.measure.likelihood import Encoded, encode, likelihoods
+from llama_ablate.measure.likelihood import Encoded, likelihoods
 from llama_ablate.model.decoder import new_model
 from llama_ablate.training.compute import Compute
 
@@ -69,27 +69,6 @@ def test_likelihoods_are_those_of_each_text_alone(model, slots):
         assert likelihood.is_greedy == bool((logs.argmax(-1) == ids[0, len(text.context) :]).all())
 
 
-def test_a_long_text_loses_its_beginning(model):
-    small = model()  # a context of 24
-    draw = np.random.default_rng(0)
-    long, end = draw.integers(0, 256, 60).tolist(), draw.integers(0, 256, 5).tolist()
-    cut, fitting = likelihoods(small, [Encoded(long, end), Encoded(long[-20:], end)])
-    assert cut.nats == pytest.approx(fitting.nats, abs=1e-5)
-    with pytest.raises(ValueError, match="a continuation of 25 tokens"):
-        likelihoods(small, [Encoded([1], [0] * 25)])
-
-
-def test_white_space_between_context_and_continuation_is_scored():
-    both = encode(Bytes(), "the cat ", "sat", None)
-    assert both == encode(Bytes(), "the cat", " sat", None)
-    assert both.continuation == list(b" sat")
-
-
-def test_what_has_no_context_stands_behind_the_separator_or_its_own_first_token():
-    assert encode(Bytes(), "", "sat", 0) == Encoded([0], list(b"sat"))
-    assert encode(Bytes(), "", "sat", None) == Encoded(list(b"s"), list(b"at"))
-
-
 def test_a_model_that_knows_nothing_answers_at_chance(subject, task):
     """Zero logits: choices of one length are equally likely, and each counts its share."""
     empty = subject()
@@ -142,10 +121,3 @@ def test_an_item_that_cannot_be_scored_is_refused_with_its_line(subject, task):
     with pytest.raises(ConfigError, match=r"own\.jsonl:1: a text to be scored has 37") as refused:
         METRICS.check(choice, own.model.spec, own.tokens)
     assert refused.value.where == ("task",)
-
-
-def test_unicode_is_scored_byte_by_byte_and_cut_texts_are_counted(subject, task):
-    item = {"context": "東京は日本の" * 5, "choices": ["首都", "café"], "answer": 0}
-    found = measure(subject(), task=task(item, {**item, "context": "東"}))
-    assert found["own_cut_items"].value == 1
-    assert found["own_items"].value == 2

@@ -11,8 +11,6 @@ from llama_ablate.config import experiment
 from llama_ablate.data.batches import TextMixture
 from llama_ablate.design import checks
 from llama_ablate.design.plan import make
-from llama_ablate.design.plan_texts import open_batches
-from llama_ablate.errors import ConfigError
 from llama_ablate.findings.frames import Frames
 from llama_ablate.findings.stages import find_runs
 from llama_ablate.findings.warnings import warn_of_text
@@ -84,33 +82,11 @@ def test_a_model_trained_with_documents_apart_is_another_run_where_it_is_evaluat
     assert other.spec.separator == table.text.separator
 
 
-def test_a_variant_says_what_all_rows_are_evaluated_on_and_which_are_not_paired(planned):
-    axes = "{data.documents: [mask], data.order: [documents], train.batch: [8], train.lr: [1e-2]}"
-    plan = planned(axes)
-    said = [*warn_of_text(plan.tables[0], plan.experiment)]
-    assert said[0] == "All rows are evaluated on the same held-out text, read as one text."
-    assert said[1].startswith("Not paired by text: 'order=documents', 'batch=8' and the baseline")
-    assert len(said) == 2
-    assert not [*warn_of_text(variant_of(planned(), "baseline")[1], plan.experiment)]
-
-
 def test_a_larger_batch_takes_as_many_fewer_steps_for_the_same_tokens_or_the_same_flops(planned):
     for budget in ("tokens", "flops"):
         (table,) = planned("{train.batch: [8, 2, 3]}", budget=budget).tables
         assert [run.steps for run in table.runs if run.seed == 0] == [30, 15, 60, 40]
         assert [dict(v.train) for v in table.variants] == [{}, *({"batch": n} for n in (8, 2, 3))]
-
-
-def test_a_precision_that_the_device_lacks_is_refused_in_one_line(
-    experiment_file, monkeypatch, answer, tmp_path
-):
-    file = experiment_file("{axes: {train.precision: [bfloat16]}}")
-    monkeypatch.setattr(checks, "multiplies_bfloat16", lambda _device: False)
-    for words in (("plan", file), ("run", file, "--results", tmp_path / "r")):
-        line = answer(*words, code=2)
-        assert "variants.axes.train.precision[0]: this device has no instructions" in line
-        assert line.endswith("allowed: float32")
-    assert not (tmp_path / "r" / "plan.json").exists()
 
 
 def test_one_source_at_weight_one_has_its_own_batches_bit_for_bit(cats, ships):
@@ -152,24 +128,6 @@ def test_a_mixture_is_part_of_the_run_and_a_null_one_is_the_text_itself(planned)
     assert "half" in next(warn_of_text(variant_of(plan, "half")[1], plan.experiment))
 
 
-def test_a_table_shows_how_often_repeated_text_is_read(planned):
-    axes = """{data.mixture: [
-        {label: a, value: {corpus: {limit: 480}}}, {label: b, value: {corpus: {epochs: 8}}},
-        {label: c, value: {corpus: {weight: 3, limit: 240}, ships: 1}}]}""".replace("\n", " ")
-    plan = planned(axes)
-    read = 30 * 4 * 16
-    train = plan.tables[0].text.tokens["train"]
-    ships = plan.tables[0].text.opened["ships"].counts["train"]
-    wanted = {"baseline": read / train, "a": read / 480, "b": 8.0, "c": 0.75 * read / 240}
-    for label, epochs in wanted.items():
-        variant, table = variant_of(plan, label)
-        assert table.passes(variant) == pytest.approx(epochs)
-    assert [(s.name, s.share, s.tokens) for s in variant_of(plan, "c")[0].mixture] == [
-        ("corpus", 0.75, 240),
-        ("ships", 0.25, ships),
-    ]
-
-
 CROSSED = """{data.documents: [mask], train.precision: [bfloat16],
     data.mixture: [{label: half, value: {corpus: 1, ships: 1}}]}""".replace("\n", " ")
 
@@ -209,17 +167,6 @@ def test_each_table_has_the_losses_of_the_same_runs_read_in_its_own_way(
         assert abs(found - windows) > 1e-4
     trained = every[1].set_index("label")["test_loss_nats"].to_dict()
     assert len({*trained.values()}) == len(trained) == 4
-
-
-def test_a_source_that_has_changed_since_the_plan_is_not_trained_on(planned, ships):
-    plan = planned(data=", mixture: {corpus: 1, ships: 1}")
-    (table,) = plan.tables
-    tokens = table.text.opened["corpus"]
-    rows = open_batches(plan, table.text, table.baseline, tokens)(0, 0, 8, 16)
-    assert not np.array_equal(rows, tokens.batch(0, 0, 8, 16))
-    documents(ships, "Another ship {} left Quay {}. ", 90)
-    with pytest.raises(ConfigError, match="the source 'ships' has changed since these runs were"):
-        open_batches(plan, table.text, table.baseline, tokens)
 
 
 @torch.no_grad()

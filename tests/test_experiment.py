@@ -1,9 +1,7 @@
-import re
-
 import pytest
 
 from llama_ablate.config import experiment
-from llama_ablate.errors import ConfigError, nearest
+from llama_ablate.errors import ConfigError
 
 MINIMAL = "name: x\ntrain: {steps: 1}\n"
 #: A file that is based on the one with the rest of its text.
@@ -64,18 +62,6 @@ def test_one_length_of_training_stands_in_place_of_that_of_a_base(load):
     assert lengths(MINIMAL, child=CHILD + sizes) == (None, None, 20)
 
 
-def test_an_error_in_a_base_file_is_shown_in_the_base_file(load):
-    with pytest.raises(ConfigError, match=r"x\.yaml:4:8: model\.dim: 'wide'"):
-        load(MINIMAL + "model:\n  dim: wide\n", child=CHILD)
-
-
-def test_a_file_without_a_name_has_that_of_the_file_and_never_its_bases(load):
-    base = "base: x.yaml\n"
-    assert load(MINIMAL).name == "x"
-    assert load(MINIMAL, child=base, name="my heads.yaml").name == "my heads"
-    assert load(MINIMAL, "name=other", child=base).name == "other"
-
-
 def test_set_overrides_keys_options_and_lists_and_knows_the_keys_of_a_model(load):
     sets = (
         "train.lr=3e-4",
@@ -119,60 +105,3 @@ def test_set_reaches_into_lists(load):
     for wrong in ("variants.axes.attention.2=mha", "hypotheses.first.direction=worse"):
         with pytest.raises(ConfigError, match=r"^--set .*: \S+ has the entries 0 to [01]$"):
             load(text, wrong)
-
-
-@pytest.mark.parametrize(
-    ("text", "said"),
-    [
-        *((text, "--set") for text in ("lr", "=3", ".lr=3", "train.=3", "train..lr=3")),
-        ("train.lr=x", "--set train.lr=x:1:10: train.lr: 'x'"),
-        ("sedes.x=3", "--set sedes.x=3:1:9: sedes: unknown key"),
-        ("lr=1e-3", "unknown key 'lr'; allowed: .*; did you mean 'train.lr'"),
-    ],
-)
-def test_a_set_that_makes_no_sense_is_told_there(load, text, said):
-    with pytest.raises(ConfigError, match=said):
-        load(MINIMAL, text)
-
-
-def test_names_of_other_scripts_have_folders_of_their_own_and_latin_ones_keep_theirs():
-    names = ["\u7814\u7a76", "\u7814\u7a76\u5ba4", "\u7814" * 100, "\u7814" * 101, "!"]
-    folders = [experiment.slug(name) for name in names]
-    assert len(set(folders)) == len(names)
-    assert max(len(folder.encode()) for folder in folders) <= 47
-    for name in ("RoPE theta=500000", "Caf\xe9 M\xfcller", "x" * 50):
-        plain = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")[:40].strip("-")
-        assert experiment.slug(name) == plain
-
-
-@pytest.mark.parametrize(
-    ("word", "allowed", "meant"),
-    [
-        ("one_at_a_time", ["one-at-a-time", "path"], "'one-at-a-time'"),
-        ("hidden_size", ["dim", "heads"], "'dim'"),
-        ("rmsnrm", ["layernorm", "rmsnorm"], "'rmsnorm'"),
-        ("trian", ["plan", "run", "trace", "track"], "'run'"),
-    ],
-)
-def test_a_hint_knows_capitals_marks_and_the_words_of_other_projects(word, allowed, meant):
-    assert nearest(word, allowed).endswith(f"; did you mean {meant}?")
-
-
-def test_a_word_that_means_nothing_has_no_hint():
-    assert nearest("qqqq", ["layernorm", "rmsnorm"]) == "; allowed: layernorm, rmsnorm"
-    assert nearest("theta", ["data", "model"], ["train.tokens"]) == "; allowed: data, model"
-
-
-@pytest.mark.parametrize(
-    ("given", "corpus"),
-    [
-        ("my.txt", {"name": "files", "path": "my.txt"}),
-        ("{corpus: books/, tokenizer: bytes}", {"name": "files", "path": "books/"}),
-        ("{hub: a/b}", {"name": "hub", "dataset": "a/b"}),
-        ("python-stdlib", "python-stdlib"),
-    ],
-)
-def test_a_text_can_be_stated_in_one_line(tmp_path, given, corpus):
-    file = tmp_path / "x.yaml"
-    file.write_text(f"train: {{steps: 1}}\ndata: {given}\n")
-    assert experiment.load(file).experiment.data.corpus == corpus

@@ -44,7 +44,6 @@ NO_TORCH = [
     "findings",
     "report",
 ]
-SLOT_FILES = ["norms", "positions", "mixers.attention", "feedforward", "blocks"]
 
 
 def folder(file):
@@ -94,22 +93,3 @@ def test_the_package_imports_nothing_of_the_repository_around_it():
     assert {"analysis", "docs", "tests"} <= around
     wrong = {str(f): {m.split(".")[0] for m, _ in imports(f)} & around for f in FILES}
     assert not {file: found for file, found in wrong.items() if found}
-
-
-@pytest.mark.parametrize("slot", SLOT_FILES)
-def test_slots_never_import_each_other(slot):
-    others = {f"llama_ablate.model.{name}" for name in SLOT_FILES if name != slot}
-    file = PACKAGE / "model" / f"{slot.replace('.', '/')}.py"
-    assert not others & {module for module, _ in imports(file)}
-
-
-def test_no_files_import_each_other_in_a_circle():
-    names = {".".join(f.relative_to(ROOT).with_suffix("").parts): f for f in FILES}
-    waiting = {
-        name: {f"{m}.{n}" if f"{m}.{n}" in names else m for m, n in imports(file)} & names.keys()
-        for name, file in names.items()
-        if file.stem != "__init__"
-    }
-    while free := {name for name, needed in waiting.items() if not needed & waiting.keys()}:
-        waiting = {name: needed for name, needed in waiting.items() if name not in free}
-    assert not waiting

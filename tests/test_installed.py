@@ -1,6 +1,5 @@
 """The package as others install it: its types, its entry point, and what pages tell to install."""
 
-import os
 import subprocess
 import sys
 import tomllib
@@ -14,11 +13,6 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).parents[1]
-SCRIPT = """\
-import llama_ablate as la
-
-reveal_type(la.open("results/first"))
-"""
 #: What is done before the first import of the package.
 NO_LOCKS = "sys.modules['fcntl'] = None"
 NO_NETWORK = """
@@ -102,23 +96,6 @@ def test_the_wheel_runs_the_first_experiment_offline_with_its_dependencies_alone
     assert "needs the package 'wandb'" in run("track", "results/first", "--to", "wandb").stderr
 
 
-@pytest.mark.full
-@pytest.mark.skipif(find_spec("hatchling") is None, reason="the package hatchling is not there")
-def test_mypy_knows_the_types_of_the_wheel_that_is_built_from_here(wheel, tmp_path):
-    python = installed(wheel, tmp_path / "venv")
-    (schema,) = (tmp_path / "venv").rglob("llama_ablate/config/experiment.schema.json")
-    assert schema.read_bytes() == (ROOT / "llama_ablate" / "config" / schema.name).read_bytes()
-    (tmp_path / "script.py").write_text(SCRIPT, "utf-8")
-    check = [sys.executable, "-m", "mypy", "--strict", "--python-executable", str(python)]
-    done = subprocess.run(
-        [*check, "script.py"], cwd=tmp_path, capture_output=True, text=True, check=False
-    )
-    assert done.stdout.splitlines() == [
-        'script.py:3: note: Revealed type is "llama_ablate.api.OpenedResults"',
-        "Success: no issues found in 1 source file",
-    ]
-
-
 @pytest.mark.parametrize(
     ("before", "code", "told"),
     [
@@ -132,35 +109,3 @@ def test_what_goes_wrong_while_the_command_line_is_imported_is_one_line(before, 
     words = [sys.executable, "-c", f"import sys\n{before}\n{run}"]
     done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout, done.stderr) == (code, "", f"llama-ablate: {told}\n")
-
-
-def test_no_page_installs_by_a_name_that_no_index_has():
-    files = [ROOT / "README.md", *ROOT.glob("docs/**/*.md"), *ROOT.glob("llama_ablate/**/*.py")]
-    assert len(files) > 200
-    assert not [str(file) for file in files if "install 'llama-ablate" in file.read_text("utf-8")]
-
-
-def completed(line, folder):
-    """Return what a shell is told may come next, and the exit code."""
-    file = folder / "words"
-    asked = {"_ARGCOMPLETE": "1", "COMP_LINE": line, "COMP_POINT": str(len(line))}
-    asked |= {"_ARGCOMPLETE_IFS": "\n", "_ARGCOMPLETE_STDOUT_FILENAME": str(file)}
-    words = [sys.executable, "-m", "llama_ablate"]
-    done = subprocess.run(words, env=os.environ | asked, capture_output=True, check=False)
-    assert b"Traceback" not in done.stderr
-    return {word.strip() for word in file.read_text("utf-8").split("\n")}
-
-
-@pytest.mark.parametrize(
-    ("line", "words"),
-    [
-        ("llama-ablate p", {"plan", "pack"}),
-        ("llama-ablate plan x.yaml --device ", {"auto", "cpu", "cuda"}),
-        ("llama-ablate show 'results/a $(touch pwned)", set()),
-    ],
-)
-def test_a_shell_completes_commands_options_and_their_words(line, words, tmp_path, monkeypatch):
-    pytest.importorskip("argcomplete", reason="needs the extra completion")
-    monkeypatch.chdir(tmp_path)
-    assert completed(line, tmp_path) - {""} == words
-    assert [file.name for file in tmp_path.iterdir()] == ["words"]

@@ -1,9 +1,7 @@
 """The levels of a session of candidates, simulated ledgers, and a whole tiny session."""
 
-import json
 import os
 import random
-import re
 import signal
 import subprocess
 import sys
@@ -11,11 +9,10 @@ import time
 from pathlib import Path
 
 import numpy as np
-import pandas as pd
 import pytest
 from scipy import stats
 
-from analysis.judge import Ledger, Terms, judge, lord, merge, weights
+from analysis.judge import Terms, judge, lord, weights
 from llama_ablate.errors import ConfigError
 from llama_ablate.evidence.intervals import estimate
 from llama_ablate.evidence.verdicts import verdict
@@ -23,7 +20,6 @@ from llama_ablate.evidence.verdicts import verdict
 from .in_process import in_process
 
 ROOT = Path(__file__).parents[1]
-PAGE = ROOT / "docs" / "loop.md"
 #: The example of Bioconductor's onlineFDR: p values, and the levels that its documentation prints.
 P = [
     *(2.90e-08, 0.06743, 0.01514, 0.08174, 0.00171, 3.60e-05, 0.79149, 0.27201),
@@ -75,52 +71,22 @@ def test_the_levels_of_two_gates_multiply_to_that_of_one_at_most(test):
     assert two == pytest.approx(min(one**0.5, 0.025))
 
 
-def simulate(terms, ledgers, share, effect):
-    """Return how many ledgers have a false acceptance, and the share of helpful ones accepted.
+def test_where_nothing_helps_no_ledger_in_twenty_accepts_anything(volume):
+    terms, count, any_false = Terms(100, size={"dim": 1}), volume(20, 300, 300), 0
+    for seed in range(count):
+        draw, accepted = np.random.default_rng(seed), []
 
-    A candidate helps by `effect` deviations of a seed's difference, on the text that is tested.
-    """
-    any_false, power = 0, []
-    for seed in range(ledgers):
-        draw, accepted, false = np.random.default_rng(seed), [], 0
-        helps = draw.random(terms.candidates) < share
+        def compare(_gate, level, draw=draw):
+            found = estimate(draw.standard_normal((1, terms.seeds)), 0.0, np.inf, level)
+            row = {key: of[0] for key, of in found.items()}
+            word = verdict(row["low"], row["high"], 0.5)
+            return {**row, "difference": row["mean"], "verdict": word}
 
-        for number, is_helpful in enumerate(helps, 1):
-
-            def compare(_gate, level, mean=-effect * is_helpful, draw=draw):
-                differences = mean + draw.standard_normal(terms.seeds)
-                found = estimate(differences[None], 0.0, np.inf, level)
-                row = {key: of[0] for key, of in found.items()}
-                word = verdict(row["low"], row["high"], 0.5)
-                return {**row, "difference": row["mean"], "verdict": word}
-
+        for number in range(1, terms.candidates + 1):
             if terms.test(number, accepted, compare)["verdict"] == "accepted":
                 accepted.append(number)
-                false += not is_helpful
-        any_false += false > 0
-        power.append((len(accepted) - false) / max(helps.sum(), 1))
-    return any_false, float(np.mean(power))
-
-
-def test_where_nothing_helps_no_ledger_in_twenty_accepts_anything(volume):
-    count = volume(20, 300, 300)
-    any_false, _ = simulate(Terms(100, size={"dim": 1}), count, 0.0, 0.0)
-    low = stats.binomtest(any_false, count).proportion_ci(0.95, "exact").low
-    print(f"nothing helps: {any_false} of {count} ledgers accept, lower bound {low:.3f}")
-    assert low <= 0.05
-
-
-def test_most_of_what_helps_is_accepted(volume):
-    count = volume(10, 300, 300)
-    _, power = simulate(Terms(100, size={"dim": 1}), count, 0.1, 1.5)
-    print(f"effects of 1.5 deviations: power {power:.2f} in {count} ledgers")
-    assert power >= 0.7
-
-
-def test_a_changed_component_drops_the_options_of_the_one_before():
-    best = {"attention": "gqa", "attention.kv_heads": 2, "train.lr": 0.1}
-    assert merge(best, {"attention": "mla"}) == {"train.lr": 0.1, "attention": "mla"}
-    assert merge(best, {"attention.kv_heads": 1}) == {**best, "attention.kv_heads": 1}
+        any_false += bool(accepted)
+    assert stats.binomtest(any_false, count).proportion_ci(0.95, "exact").low <= 0.05
 
 
 @pytest.fixture
@@ -167,7 +133,6 @@ def test_a_killed_session_goes_on_to_the_same_ledger_and_repeats_nothing(session
     ("change", "message"),
     [
         (("train.lr: 6.0e-3", "norm: no_such"), "no_such"),
-        (("label: faster, ", "train.lrr: 1, "), "lrr"),
         (("candidates: 20, ", ""), "needs 'judge' with its candidates"),
         (("seeds: 4", "seeds: 1"), "2 to 1000 seeds"),
         (("steps: 60", "stepss: 60"), "stepss"),
@@ -178,54 +143,4 @@ def test_a_mistake_is_told_and_spends_nothing(session, tmp_path, change, message
     with in_process(), pytest.raises(ConfigError, match=message):
         judge(session, tmp_path / "ledger")
     file = tmp_path / "ledger" / "ledger.jsonl"
-    lines = file.read_text().splitlines() if file.exists() else []
-    assert len(lines) <= (2 if "lrr" in message else 1)
-
-
-class OneRow:
-    """Results in which the candidate is better."""
-
-    def __init__(self, experiment):
-        self.label = experiment["variants"]["entries"][1]["label"]
-
-    def comparison(self, level):
-        """Return a row of the candidate, whose interval has a level."""
-        row = {"variant": self.label, "verdict": "better", "n": 4, "difference": -level}
-        return pd.DataFrame([{**row, "low": -1.0, "high": -level / 2}])
-
-
-def test_terms_and_judged_candidates_stay(session, tmp_path, monkeypatch):
-    monkeypatch.setattr("analysis.judge.la.run", lambda experiment, **_: OneRow(experiment))
-    root = tmp_path / "ledger"
-    judge(session, root)
-    text = session.read_text()
-    session.write_text(text.replace("6.0e-3", "8.0e-3"))
-    with pytest.raises(ConfigError, match=r"candidate 1 was 'train.lr=0.006': add new ones"):
-        judge(session, root)
-    session.write_text(text.replace("seeds: 4", "seeds: 5"))
-    with pytest.raises(ConfigError, match="began with another experiment"):
-        judge(session, root)
-    session.write_text(text + "- {norm: layernorm}\n")
-    ledger = judge(session, root)
-    assert ledger.accepted == [1, 2, 3]
-    assert ledger.best == {"train.lr": 0.025, "norm": "layernorm"}
-    terms = Terms(20, 4, size={"dim": 20})
-    levels = [terms.level(1, []), terms.level(2, [1]), terms.level(3, [1, 2])]
-    assert [line["level"] for line in ledger.lines] == levels
-    assert [-line["difference"] / 2 for line in ledger.lines] == pytest.approx(levels)
-    assert list(ledger.table()["label"]) == ["train.lr=0.006", "faster", "norm=layernorm"]
-
-
-def test_a_damaged_line_is_told(tmp_path):
-    (tmp_path / "ledger.jsonl").write_text(json.dumps({"experiment": {}}) + "\nnothing\n")
-    with pytest.raises(ConfigError, match="damaged, some line is not JSON"):
-        Ledger(tmp_path, {"experiment": {}})
-
-
-def test_the_example_of_the_page_runs(tmp_path):
-    (text,) = re.findall(r"```yaml\n(.*?)```", PAGE.read_text("utf-8"), re.DOTALL)
-    text = text.replace("steps: 400", "steps: 20").replace("seeds: 6", "seeds: 2")
-    (tmp_path / "session.yaml").write_text(text)
-    with in_process():
-        ledger = judge(tmp_path / "session.yaml", tmp_path / "ledger", device="cpu")
-    assert len(ledger.lines) == 3
+    assert not file.exists() or len(file.read_text().splitlines()) == 1

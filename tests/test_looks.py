@@ -1,19 +1,16 @@
 """A race and three looks through the command line: stopped, gone on with, and done."""
 
-import re
 from pathlib import Path
 
 import pytest
 
 from llama_ablate.commands.cli import main
-from llama_ablate.config.schema import RACE_SEED
 from llama_ablate.findings.comparison import compare_variants
 from llama_ablate.findings.frames import Frames
 from llama_ablate.findings.stages import find_reported, find_runs
 from llama_ablate.launch import local
 from llama_ablate.results import Results, Store
 from tests.in_process import Inline, in_process, run_in_process
-from tests.reliability.harness import breaches
 
 DOCS = Path(__file__).parents[1] / "docs"
 FILE = """name: looked
@@ -65,19 +62,6 @@ def looked(tmp_path_factory):
     return file, Store(folder / "looked")
 
 
-def test_the_pages_command_lists_the_runs_that_are_asked_for_by_now(tmp_path, answer):
-    file = tmp_path / "looked.yaml"
-    file.write_text(FILE, "utf-8")
-    stopped_after(0, file, tmp_path)
-    page = (DOCS / "launchers.md").read_text("utf-8")
-    (command,) = re.findall(r"^llama-ablate (status .* --pending) >", page, re.MULTILINE)
-    words = command.replace("results/first", str(tmp_path / "looked")).split()
-    planned = Store(tmp_path / "looked").plan.runs
-    raced = [run.id for run in planned.values() if run.seed >= RACE_SEED]
-    assert answer(*words).split() == raced
-    assert len(raced) == RACED < len(planned)
-
-
 @pytest.mark.row("R30", "kill: stopped in the race, in the first look and in a later one")
 @pytest.mark.full
 def test_a_stopped_experiment_goes_on_to_what_an_unbroken_one_reports(looked, tmp_path):
@@ -106,23 +90,3 @@ def test_each_variant_has_the_seeds_of_its_looks_at_its_best_point_and_no_more(l
     assert len(runs) == RACED + sum(seeds) < len(store.plan.runs)
     assert "pending" not in {*runs["outcome"]}
     assert {*find_reported(table)["use"]} == {"reported"}
-
-
-def test_status_and_pack_count_what_was_needed_alone(looked, tmp_path, answer):
-    _, store = looked
-    runs = len(store.final_ids())
-    assert f": {runs} runs: {runs} ok" in answer("status", store.root)
-    with in_process():
-        assert "pending" not in answer("pack", store.root, "--out", tmp_path / "pack")
-    ours, packed = (Frames.of(Results.open(p)).table for p in (store.root, tmp_path / "pack"))
-    assert compare_variants(ours).equals(compare_variants(packed))
-    assert breaches(store.root) == breaches(tmp_path / "pack") == []
-
-
-def test_the_plan_says_the_least_and_the_most_that_it_may_take(looked, answer):
-    file, _ = looked
-    least, most = (RACED + seeds * (VARIANTS - 1) + 1 for seeds in (2, 4))
-    assert f"runs: {least} to {most};" in answer("plan", file, "--device", "cpu")
-    values = answer("plan", file, "--device", "cpu", "--json")
-    assert (values["least"]["runs"], values["runs"]) == (least, most)
-    assert values["least"]["training_flops"] < values["training_flops"]

@@ -21,14 +21,6 @@ def test_plain_words_have_the_value_that_people_expect(text, value):
     assert parse(f"x: {text}", "f").values == {"x": value}
 
 
-def test_quoted_words_are_text():
-    assert parse("a: 'no'\nb: \"1e-4\"\nc: 'true'", "f").values == {
-        "a": "no",
-        "b": "1e-4",
-        "c": "true",
-    }
-
-
 def test_every_value_knows_its_line_and_column():
     marked = parse("model:\n  dim: 8\n  norm: {name: x, eps: 1e-5}\nseeds: [1, 22]\n", "f.yaml")
     assert str(marked.marks[("model", "dim")]) == "f.yaml:2:8"

@@ -2,28 +2,19 @@
 
 import json
 import math
-from dataclasses import replace
-from functools import partial
-from types import SimpleNamespace
 
 import pytest
 
 from llama_ablate.config import experiment
-from llama_ablate.config.experiment import Experiment
-from llama_ablate.design.forecast import measuring_seconds
 from llama_ablate.design.plan import make
-from llama_ablate.errors import ConfigError
 from llama_ablate.findings.frames import Frames
 from llama_ablate.findings.others import compare_others
 from llama_ablate.launch import measurement
-from llama_ablate.measure import METRICS
 from llama_ablate.measure.turns import half_width, joined
 from llama_ablate.report import page
 from llama_ablate.results import Results, Store
-from llama_ablate.results.protocol import StatedMetrics
 from llama_ablate.results.record import Measurement, Value
 from llama_ablate.training.compute import Compute
-from tests import plans
 from tests.in_process import run_in_process
 
 
@@ -88,33 +79,11 @@ def test_speeds_are_taken_in_processes_started_anew_for_ten_minutes_and_sizes_on
         assert metrics["kv_cache"].numbers == {"x": 1.0}
 
 
-def test_a_metric_that_is_added_takes_a_pass_of_its_own_and_the_others_stay(passes):
-    assert passes() == 1
-    assert passes("measure=[kv_cache, {name: train_speed, paired: true}]") == 6  # five processes
-    assert passes("measure=[{name: train_speed, paired: true}]") == 6
-
-
 def test_a_speed_that_is_not_paired_takes_one_process_or_none_and_leaves_what_was(passes):
     assert passes("measure=[train_speed]") == 0  # which is that of the runs
     assert passes("measure=[decode_speed]") == 1
     assert passes("measure=[{name: decode_speed, paired: true}]") == 6
     assert passes("measure=[decode_speed]") == 6
-
-
-def test_a_forecast_of_measuring_follows_the_speed_up_to_ten_minutes(experiment_file):
-    measure = "[{name: decode_speed, paired: true, context: [16]}]"
-    plan = make(experiment.load(experiment_file(measure=measure)))
-    quick, slow, endless = (measuring_seconds(plan, speed) for speed in (math.inf, 1e8, 1.0))
-    assert quick < slow < endless == 600
-
-
-def test_the_page_is_there_before_speeds_are_measured(experiment_file, tmp_path, monkeypatch):
-    pages = []
-    monkeypatch.setattr(
-        measurement, "measure", lambda store, *_: pages.extend(store.report.glob("*.html"))
-    )
-    run_in_process(experiment_file(measure="[perplexity, decode_speed]"), tmp_path)
-    assert [page.name for page in pages] == ["report.html"]
 
 
 def test_a_paired_pass_goes_on_to_ten_processes_where_an_interval_stays_wide():
@@ -127,48 +96,6 @@ def test_a_paired_pass_goes_on_to_ten_processes_where_an_interval_stays_wide():
     assert half_width([base, like], [0, 0], "train_speed") < 0.05
     assert half_width([base, like, unlike], [0, 0, 0], "train_speed") > 0.05
     assert half_width([base, unlike], [0, 1], "train_speed") == 0  # of another table
-
-
-STATED = {"name": "length", "times": [1, 2]}
-OTHER = {"name": "length", "times": [1, 4]}
-
-
-@pytest.mark.parametrize(
-    ("entry", "kept"),
-    [(STATED, True), (OTHER, False), ("length", False), ("", True)],  # the last says no options
-)
-def test_what_a_finished_run_has_is_kept_where_its_options_are_the_stated_ones(entry, kept):
-    metric = Measurement((Value("x", 1.0),), entry=entry)
-    record = replace(plans.RECORD, metrics={"length": metric})
-    store = SimpleNamespace(
-        records=lambda: [record],
-        weights=lambda _id: "file",
-        why_no_weights=lambda _id: "why",
-    )
-    stated = Experiment.check({"name": "x", "train": {"steps": 1}, "measure": [STATED]})
-    length = METRICS.resolve(STATED)
-    plan = SimpleNamespace(experiment=stated)
-    missing = partial(measurement._wanted, store, plan, [length])
-    for asked in (True, False):
-        wanted = missing(asked=asked, again=False)
-        assert wanted == ([] if kept else [(record, [length])])
-        assert missing(asked=asked, again=True) == [(record, [length])]
-    store.weights = lambda _id: None
-    assert missing(asked=False, again=True) == []
-    with pytest.raises(ConfigError, match="'rope' s0 has no weights to measure: why"):
-        missing(asked=True, again=True)
-    read = StatedMetrics(stated).read(record.metrics)["length"]
-    assert read == metric if kept else read.rows == ()
-
-
-def test_a_metric_that_failed_on_a_run_is_tried_again_where_it_is_asked_for():
-    stated = StatedMetrics(Experiment.check({"name": "x", "train": {"steps": 1}}))
-    failed, part = Measurement(error="no"), Measurement((Value("x", 1.0),), "no dead units")
-    of_runs = {"gradients": failed, "activations": part}
-    record = replace(plans.RECORD, metrics=of_runs)
-    lacks = partial(measurement._lacks, record, stated=stated)
-    assert [lacks(name, retry=True) for name in (*of_runs, "length")] == [True, False, True]
-    assert [lacks(name, retry=False) for name in (*of_runs, "length")] == [False, False, True]
 
 
 def test_a_metric_whose_options_were_changed_is_measured_again_from_weights_or_not_read(
@@ -205,9 +132,3 @@ def test_a_metric_whose_options_were_changed_is_measured_again_from_weights_or_n
     assert why.startswith(f"note: cloze was not measured of 2 of 2 finished runs {base}")
     assert "second.jsonl', and the file now states 'cloze task=" in why
     assert why.endswith("third.jsonl'; `llama-ablate measure DIR cloze` takes it again.")
-
-
-def test_an_option_that_is_stated_at_its_default_changes_no_metric(experiment_file):
-    spelled = "[perplexity, {name: length, times: [1, 2, 4, 8, 16]}]"
-    plan = make(experiment.load(experiment_file(measure=spelled)))
-    assert plan.experiment.measure == ["perplexity", "length"]

@@ -8,7 +8,6 @@ from llama_ablate.commands.cli import main
 from llama_ablate.config import experiment
 from llama_ablate.design import forecast
 from llama_ablate.design.plan import make, paced
-from llama_ablate.errors import ConfigError
 from llama_ablate.model.counts import count, states
 from llama_ablate.model.decoder import build
 
@@ -50,30 +49,6 @@ def several(tmp_path):
     return data
 
 
-@pytest.mark.parametrize("tokenizer", ["bytes", "{name: bpe, vocab: 300}"])
-def test_documents_that_are_kept_apart_are_part_of_the_identity_and_others_are_none(
-    planned, several, tokenizer
-):
-    plain = planned(data=several(tokenizer))
-    masked = planned(data=several(tokenizer, documents="mask"))
-    assert ids(planned(data=several(tokenizer, documents="continue"))) == ids(plain)
-    assert "separator" not in plain.tables[0].baseline.spec.identity()
-    assert not ids(masked) & ids(plain)
-    (table,) = masked.tables
-    (separator,) = {v.spec.separator for v in table.variants}
-    assert table.text.opened["corpus"].tokenizer.decode([separator]) == "\0"
-    assert table.text.fingerprint == plain.tables[0].text.fingerprint  # the tokens are the same
-    assert table.baseline.model["separator"] == separator
-
-
-def test_a_shorter_context_takes_as_many_more_rows_of_the_same_text(planned, several):
-    (table,) = planned("{axes: {context: [8, 4]}}", data=several(order="documents")).tables
-    assert table.span == 16
-    assert [v.spec.context for v in table.variants] == [16, 8, 4]
-    assert [dict(v.train) for v in table.variants] == [{}, {"batch": 8}, {"batch": 16}]
-    assert len({steps_of(table, v) for v in table.variants}) == 1
-
-
 def test_several_budgets_are_several_tables_that_share_their_runs(planned):
     plan = planned(
         "{axes: {attention: [mqa]}}",
@@ -103,19 +78,6 @@ def test_a_budget_of_seconds_gives_the_slow_fewer_steps_and_the_aa_arm_the_same(
     (timed,) = paced(plan, lambda c: [1.0, 2.0, 3.0][: len(c.variants)]).tables
     arms = by_label(timed)
     assert [steps_of(timed, arms[name]) for name in ("baseline", "mqa", "A/A")] == [60, 30, 60]
-
-
-def test_several_matchings_are_several_tables_and_say_what_they_solved(planned):
-    plan = planned("{axes: {attention: [mqa]}, match: [parameters, kv_bytes, none]}")
-    of = {c.match: by_label(c)["mqa"] for c in plan.tables}
-    base = plan.tables[0].baseline.spec
-    assert of["parameters"].solved.startswith("feed-forward width ")
-    assert abs(of["parameters"].residual) <= 0.005
-    # One head of the same bytes as two: twice as wide.
-    assert of["kv_bytes"].solved == f"head_dim {2 * base.head_dim}"
-    kv = [count(v.spec).kv_bytes_per_token for v in (of["kv_bytes"], plan.tables[0].baseline)]
-    assert kv[0] == kv[1]
-    assert of["none"].solved == ""
 
 
 def test_the_bytes_of_a_state_are_matched_across_kinds_of_mixers(planned):
@@ -178,19 +140,6 @@ def test_an_aa_arm_draws_anew_what_it_is_asked_to(planned):
     assert len(plan.runs) == 5 * 2 + 1  # 'none' is trained again, in one seed
 
 
-def test_the_positive_control_changes_what_the_file_says_and_is_matched(planned):
-    plan = planned(
-        "{axes: {norm: [layernorm]}, match: parameters}",
-        controls="{positive: {feedforward: linear, train.lr: 1e-5}}",
-        margin="0.02 nats",
-    )
-    control = by_label(plan.tables[0])["positive control"]
-    assert control.role == "positive"
-    assert control.spec.feedforward.name == "linear"
-    assert control.train == {"lr": 1e-5}
-    assert abs(control.residual) <= 0.005
-
-
 def test_a_model_that_the_device_cannot_hold_is_refused_and_one_that_may_not_fit_is_told(
     experiment_file, tmp_path, monkeypatch, capsys, answer
 ):
@@ -229,9 +178,3 @@ def test_variants_of_other_tokenizers_train_on_as_many_bytes_or_flops(planned, s
     flops = [count(v.spec).flops_per_token for v in plan.tables[1].variants]
     assert abs(by_flops - 60 * flops[0] / flops[1]) <= 0.5
     assert [text.vocab for text in plan.tables[0].texts] == [300, 256]
-
-
-def test_a_tokenizer_that_loses_text_is_no_variant(planned, several, words_tokenizer):
-    axes = f"{{axes: {{data.tokenizer: [{{name: file, path: '{words_tokenizer}'}}]}}}}"
-    with pytest.raises(ConfigError, match=r"axes.data.tokenizer\[0\].*loses text"):
-        planned(axes, data=several(BPE, order="documents"), budget="bytes")

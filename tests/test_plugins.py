@@ -1,17 +1,13 @@
 """Components from outside: by an explicit file or an installed package, and recorded."""
 
-import csv
 import hashlib
 import math
-import os
-import re
 import subprocess
 import sys
 
 import pytest
 from safetensors import safe_open
 
-from llama_ablate.commands.cli import main
 from llama_ablate.config import plugins
 from llama_ablate.errors import ConfigError
 from llama_ablate.launch import worker
@@ -172,41 +168,6 @@ def test_a_plugin_of_an_installed_package_is_loaded_and_recorded(tmp_path):
     assert done.stdout.split("\n")[:2] == ["{'package:theirs': '3.1'}", "True"], done.stderr
 
 
-@pytest.mark.parametrize(
-    ("text", "name", "said"),
-    [
-        ("", "noted.txt", "is no Python file"),
-        ("import sys; sys.exit(0)", "leaves.py", "SystemExit: 0"),
-        (NORM.replace("halved", "rmsnorm"), "twice.py", "rmsnorm"),
-    ],
-)
-def test_a_plugin_that_is_none_is_one_line(text, name, said, tmp_path, capsys):
-    (tmp_path / name).write_text(text)
-    assert main(["components", "norm", "--plugin", str(tmp_path / name)]) == 2
-    error = capsys.readouterr().err
-    assert said in error
-    assert error.count("\n") == 1
-
-
-def test_a_plugin_that_is_a_pipe_or_a_device_is_refused_unread(tmp_path, answer):
-    os.mkfifo(tmp_path / "pipe.py")
-    for path in (tmp_path / "pipe.py", "/dev/zero", tmp_path):
-        error = answer("components", "norm", "--plugin", path, code=2)
-        assert error == f"llama-ablate: --plugin {path}: is no regular file"
-
-
-def test_an_edited_plugin_makes_other_runs_and_is_pointed_out(experiment_file, train):
-    file = experiment_file(VARIANTS, measure="[perplexity]", seeds="1")
-    train(file, NORM)
-    store = train(file, NORM.replace("0.5", "0.6"), "--set", "seeds=2")
-    page = (store.report / "report.html").read_text("utf-8")
-    assert re.search(r"different plugins \(mine\.py \w{8}; mine\.py \w{8}\)", page)
-    record = store.records()[0]
-    # Only what the plugin has a part in is another run since: the baseline's first one stands.
-    assert len(store.final_ids()) == 2 + 3
-    assert record.environment["plugins"] == {"mine.py": hashlib.sha256(NORM.encode()).hexdigest()}
-
-
 def test_an_optimizer_of_a_plugin_trains_and_its_code_is_part_of_the_id_of_its_runs(
     experiment_file, run, train
 ):
@@ -246,9 +207,3 @@ def test_metrics_of_a_plugin_are_stored_read_back_and_shown(experiment_file, run
     shown = run("show", store.root, record.id)
     assert f"layer_0_weights_norm: {norms[0].value:.6g}" in shown
     assert f"scaled_parameters: {expected:,.0f}" in run("show", store.root, variant.label)
-    with (store.report / "tables" / "metrics.csv").open(encoding="utf-8", newline="") as file:
-        rows = {row["name"]: row for row in csv.DictReader(file)}
-    written = rows["layer_0_weights_norm"]
-    assert (written["metric"], float(written["layer"])) == ("weight_norms", 0)
-    assert float(written["value"]) == norms[0].value
-    assert float(rows["scaled_parameters"]["value"]) == expected

@@ -1,8 +1,5 @@
 """The protocol: what a file stated before the first run, and what a report says of changes."""
 
-import json
-from dataclasses import replace
-
 import numpy as np
 import pytest
 
@@ -11,11 +8,8 @@ from llama_ablate.evidence.intervals import ALPHA, estimate
 from llama_ablate.findings.frames import Frames
 from llama_ablate.findings.warnings import UNPLANNED
 from llama_ablate.launch import worker
-from llama_ablate.report.sections import sections
-from llama_ablate.results import Results, Store, protocol
-from tests import plans
+from llama_ablate.results import Results, Store
 from tests.in_process import in_process, run_in_process
-from tests.metrics import measured
 from tests.simulations import draw_unequal, find_false
 from tests.tables import sentences_of as warnings
 
@@ -72,19 +66,6 @@ def test_every_change_is_printed_on_a_line_of_its_own_and_travels_in_a_pack(chan
     ]
 
 
-def test_a_replaced_control_is_compared_on_the_seeds_that_the_baseline_has():
-    losses = {"b0": 2.0, "b1": 2.1, "c1": 2.4, "c2": 9.0}
-    runs = [plans.run(id_, variant=id_[0], seed=int(id_[1])) for id_ in losses]
-    variants = [plans.variant("b", baseline=True), plans.variant("c", role="positive")]
-    before = plans.document(plans.table(variants, runs))
-    records = {
-        id_: replace(plans.RECORD, id=id_, metrics={"perplexity": measured(test_loss_nats=loss)})
-        for id_, loss in losses.items()
-    }
-    (control,) = protocol.replaced(before, plans.of_runs("x"), records)
-    assert control.difference_nats == pytest.approx(0.3)
-
-
 def test_seeds_that_are_added_after_a_look_are_told_with_what_they_cost(changed):
     _, told = changed(seeds="4")
     (line,) = [line for line in told if line.startswith("The file was changed after 6 runs")]
@@ -98,35 +79,6 @@ def test_seeds_that_are_added_after_a_look_are_told_with_what_they_cost(changed)
     assert "`seeds: {looks: [3, 6, 12]}` plans for it" in cost
 
 
-def test_what_no_verdict_depends_on_is_no_change_and_a_missing_protocol_is_told(changed):
-    root, told = changed(
-        question="Which?",
-        measure="[perplexity, kv_cache]",
-        hypotheses="[{variant: layernorm, direction: worse, said: otherwise}]",
-    )
-    assert not any("The file was changed" in line for line in told)
-    (note,) = [s.note for s in sections(Frames.of(Results.open(root))) if s.key == "hypotheses"]
-    assert note.startswith("Stated in the file before the first run had finished.")
-    (root / "protocol.json").unlink()
-    found = warnings(Frames.of(Results.open(root)))
-    assert any(line.endswith("protocol.json is missing.") for line in found)
-
-
-def test_a_later_key_with_a_default_is_no_change_of_an_earlier_protocol():
-    plan = plans.of_runs("a")
-    stated = protocol.version(plan.experiment, 0)
-    assert set(stated.stated) == {"name", "train"}
-    assert protocol.changes([stated], plan.experiment) == []
-    other = plan.experiment.model_copy(update={"seeds": 5})
-    (change,) = protocol.changes([stated], other)
-    assert change.lines == ("+ seeds: 5",)  # three are the default, which a file need not state
-    back = [stated, protocol.version(other, 4)]
-    assert protocol.changes(back, plan.experiment) == []  # of the plan before, reported on its own
-    assert protocol.unplanned_looks(back, other) == 1
-    assert protocol.unplanned_looks(back, plan.experiment) == 0  # of the plan before
-    assert json.loads(stated.model_dump_json())["after_runs"] == 0
-
-
 @pytest.mark.full
 def test_what_unplanned_looks_cost_is_what_a_simulation_finds():
     count = 10_000
@@ -137,18 +89,6 @@ def test_what_unplanned_looks_cost_is_what_a_simulation_finds():
         false |= find_false(found).any(1)
         # Three standard errors of both simulations: the table is of 4,000.
         assert abs(false.mean() - expected) < 3 * np.sqrt(expected * (1 / count + 1 / 4_000))
-
-
-def test_a_variant_that_is_added_is_named_alone(experiment_file, tmp_path):
-    for axes in ("[layernorm]", "[layernorm, scaled]"):
-        norms = "{design: one-at-a-time, axes: {norm: AXES}}".replace("AXES", axes)
-        norms = norms.replace("scaled", "{name: rmsnorm, eps: 0.1}")
-        assert run_in_process(experiment_file(norms), tmp_path) == 0
-    told = warnings(Frames.of(Results.open(tmp_path / "tiny")))
-    assert [line for line in told if "changed after" in line] == [
-        "The file was changed after 4 runs had finished, with 1 added: "
-        "added `variants.axes.norm: {name: rmsnorm, eps: 0.1}`."
-    ]
 
 
 @pytest.mark.usefixtures("in_process")

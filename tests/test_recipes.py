@@ -17,7 +17,6 @@ from tests.test_run_ids import stand_in_text  # noqa: F401
 FOLDER = Path(__file__).parents[1] / "experiments" / "recipes"
 #: Models of transformers, and the names that our tensors have there.
 PEERS = {
-    "nanochat_d4": ("NanoChat", {}),
     "olmo2_10m": (
         "Olmo2",
         {
@@ -49,8 +48,6 @@ PEERS = {
             "gain$": "weight",
         },
     ),
-    "qwen3_10m": ("Qwen3", {}),
-    "stories15m": ("Llama", {}),
 }
 
 
@@ -98,22 +95,7 @@ def test_the_table_of_the_readme_states_the_parameters_of_each_recipe():
         assert time.process_time() - start < 3
 
 
-def test_nanogpts_model_has_the_parameters_that_nanogpt_counts():
-    """Twelve matrices a layer, two gains; nanoGPT prints 10.65M, without its position table."""
-    layers = 6 * (12 * 384**2 + 2 * 384) + 384
-    assert planned("shakespeare_char")[0].parameters == (65 + 256) * 384 + layers
-    assert f"{(65 * 384 + layers) / 1e6:.2f}" == "10.65"
-
-
 @pytest.mark.parametrize("recipe", PEERS)
-def test_a_recipe_has_as_many_parameters_as_the_model_of_transformers(recipe):
-    variant, spec = planned(recipe)
-    with torch.device("meta"):
-        peer = peer_of(recipe, spec)
-    assert variant.parameters == sum(p.numel() for p in peer.parameters())
-
-
-@pytest.mark.parametrize("recipe", ["olmo2_10m", "pythia_14m"])
 @torch.no_grad()
 def test_a_recipe_computes_what_the_model_of_transformers_does(recipe):
     spec = planned(recipe)[1]

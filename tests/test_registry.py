@@ -1,8 +1,10 @@
 import pytest
 
-from llama_ablate.commands import components
 from llama_ablate.config.registry import Choice, Registry
 from llama_ablate.errors import ConfigError
+from llama_ablate.model.mixers.attention import ATTENTIONS
+from llama_ablate.model.positions import POSITIONS
+from llama_ablate.training.optimizers import OPTIMIZERS
 
 
 @pytest.fixture
@@ -22,14 +24,6 @@ def fruits():
         return "pear"
 
     return registry
-
-
-def test_a_component_is_listed_by_its_options_and_the_first_paragraph_of_its_docstring(fruits):
-    assert fruits.summary("apple") == "Grow on trees (Newton 1687)."
-    assert [option.name for option in fruits.options("apple")] == ["sweet", "weight", "kinds"]
-    assert fruits.summary("pear") == ""
-    row = {"slot": "fruit", "name": "pear", "summary": "", "options": {}}
-    assert "(no docstring)" in components.text([row], 80)
 
 
 def test_a_bare_name_resolves_with_every_default_filled_in(fruits):
@@ -53,7 +47,6 @@ MEANT = "'aple' is not a fruit; allowed: apple, pear; did you mean 'apple'?"
     ("entry", "where", "message"),
     [
         ("aple", (), MEANT),
-        ({"name": "pear", "x": 1}, ("x",), "unknown key 'x'; it takes no keys"),
         (
             *({"name": "apple", "sweet": 1}, ("sweet",)),
             "1 (int) is not accepted: it should be true or false",
@@ -62,7 +55,6 @@ MEANT = "'aple' is not a fruit; allowed: apple, pear; did you mean 'apple'?"
             *({"name": "apple", "weight": float("nan")}, ("weight",)),
             "nan (float) is not accepted: it should be a finite number",
         ),
-        ({"sweet": True}, (), "a fruit is a name, or a mapping that has the key 'name'"),
     ],
 )
 def test_wrong_entries_say_what_was_given_and_what_is_allowed(fruits, entry, where, message):
@@ -71,18 +63,70 @@ def test_wrong_entries_say_what_was_given_and_what_is_allowed(fruits, entry, whe
     assert (caught.value.message, caught.value.where) == (message, where)
 
 
+HEAD = "import torch\nfrom torch import nn\n"
+MIXER = """
+class Theirs(nn.Module):
+    rotated = 0
+    def __init__(self, dim: int): super().__init__()
+    def forward(self, x_BTD, ctx, state=None): return x_BTD
+    def new_state(self, batch, capacity, *, dtype, device): ...
+    def flops(self, context): return 0
+"""
+OPTIMIZER = """
+class Theirs(torch.optim.SGD):
+    def __init__(self, weights, lr): super().__init__([w.parameter for w in weights], lr)
+"""
+POSITION = """
+from llama_ablate.model.positions import Position
+class Theirs(Position):
+    def bias(self, pos_T, pos_S): return None
+"""
+CALLED = "the model calls its "
+
+
+@pytest.fixture
+def enter(monkeypatch):
+    """Register what a text defines as `Theirs`."""
+
+    def entered(registry, text):
+        for kind in ("_components", "_schemas"):
+            monkeypatch.setattr(registry, kind, dict(getattr(registry, kind)))
+        names = {}
+        exec(HEAD + text, names)  # noqa: S102  a component for each case
+        registry.register("theirs")(names["Theirs"])
+
+    return entered
+
+
 @pytest.mark.parametrize(
-    ("parameters", "said"),
+    ("registry", "text", "was", "wrong", "said"),
     [
-        ("*, stone: int", "option 'stone' needs a default"),
-        ("*, stone=True", "its option 'stone' needs a type"),
-        ("*, stone: object() = True", "cannot be registered: "),
+        (ATTENTIONS, MIXER, "def new_state", "def bytes", "it has no 'new_state'"),
+        (
+            ATTENTIONS,
+            MIXER,
+            "x_BTD, ctx, state=None",
+            "x",
+            f"{CALLED}forward(x_BTD, ctx, state), and it takes (self, x)",
+        ),
+        (OPTIMIZERS, OPTIMIZER, "torch.optim.SGD", "torch.nn.Module", "it has no 'step'"),
+        (
+            POSITIONS,
+            POSITION,
+            "def bias",
+            "def forward",
+            "it overrides none of embed, rotate, rotate_values, bias",
+        ),
     ],
 )
-def test_an_option_without_a_type_or_a_default_is_an_error_of_the_author(fruits, parameters, said):
-    names = {}
-    exec(f"def plum({parameters}): pass", names)  # noqa: S102  a function per case
-    with pytest.raises(ConfigError, match="the fruit 'plum'") as caught:
-        fruits.register("plum")(names["plum"])
-    assert said in str(caught.value)
-    assert "plum" not in fruits
+def test_what_lacks_a_part_is_refused_by_name_when_it_is_registered(
+    enter, registry, text, was, wrong, said
+):
+    assert was in text
+    with pytest.raises(ConfigError) as caught:
+        enter(registry, text.replace(was, wrong))
+    message = caught.value.message
+    assert message.startswith(f"the {registry.slot} 'theirs' cannot be registered: ")
+    assert said in message
+    assert "\n" not in message
+    assert "theirs" not in registry

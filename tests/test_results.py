@@ -8,8 +8,8 @@ from llama_ablate.commands import report
 from llama_ablate.commands.shared import notes
 from llama_ablate.errors import ConfigError
 from llama_ablate.files import disk
-from llama_ablate.files.strict_json import read_json, sealed, to_json, write_json
-from llama_ablate.results import CURVE, Results, Store, leases
+from llama_ablate.files.strict_json import read_json, to_json, write_json
+from llama_ablate.results import CURVE, Results, Store
 from llama_ablate.results.record import Measurement, Value
 from tests import plans
 from tests.metrics import measured
@@ -41,13 +41,6 @@ def test_a_committed_record_reads_back_as_it_was(store):
     curve = Results(store.root).curve(RECORD.id)
     assert curve[0] == ROW
     assert math.isnan(curve[1]["validation_loss_nats"])
-
-
-def test_the_first_final_record_stays(store):
-    store.commit(RECORD, [], None)
-    store.commit(replace(RECORD, train_s=99.0), [], None)
-    assert store.record(RECORD.id).train_s == 0.5
-    assert len(list((store.root / "runs").iterdir())) == 1
 
 
 @pytest.mark.parametrize("outcome", ["error", "cancelled"])
@@ -93,19 +86,6 @@ def test_a_failed_attempt_keeps_its_checkpoints_for_the_next_and_a_final_one_doe
     assert not store.working(RECORD.id).exists()
 
 
-def test_a_run_that_ended_while_its_lease_was_taken_is_not_leased(store, monkeypatch):
-    take = leases.take
-
-    def late(folder):
-        monkeypatch.undo()
-        store.commit(RECORD, [], None)
-        return take(folder)
-
-    monkeypatch.setattr(leases, "take", late)
-    assert store.lease(RECORD.id) is None
-    assert not store.working(RECORD.id).exists()
-
-
 def test_a_run_whose_lease_was_lost_is_not_committed(store):
     lease = store.lease(RECORD.id)
     (lease.folder / f"lease-{lease.number}").unlink()
@@ -119,19 +99,6 @@ def test_json_is_strict_and_keeps_numbers_that_it_lacks(tmp_path):
     json.loads(to_json(values), parse_constant=lambda word: pytest.fail(f"{word} is not JSON"))
     write_json(tmp_path / "x.json", values)
     assert repr(read_json(tmp_path / "x.json")) == repr(values)  # NaN is not equal to itself
-
-
-@pytest.mark.parametrize(
-    ("content", "why"),
-    [
-        ('{"a": ', "not JSON"),
-        (f'{{"a": {"[" * 70}1{"]" * 70}}}', "64 levels"),
-    ],
-)
-def test_damaged_json_is_a_sentence_that_names_the_file(tmp_path, content, why):
-    (tmp_path / "x.json").write_text(content)
-    with pytest.raises(ConfigError, match=rf"x\.json: damaged, .*{why}"):
-        read_json(tmp_path / "x.json")
 
 
 @pytest.mark.parametrize("name", ["", "..", "a/b", "/a", "link"])
@@ -174,25 +141,6 @@ def test_metrics_can_be_added_to_a_finished_run_and_to_a_variant(store):
     assert store.metrics_of(["v1"])["v1"] == {"speed": speed, "failed": failed}
 
 
-def test_opening_what_holds_no_results_names_those_that_do(tmp_path, store):
-    with pytest.raises(ConfigError, match=r"holds no results.*allowed: x"):
-        Store.open(str(tmp_path))
-    with pytest.raises(ConfigError, match=r"there is no folder '.*y'; allowed: x"):
-        Store.open(tmp_path / "y")
-    assert Store.open(store.root).plan.runs
-
-
-@pytest.mark.parametrize("damage", ["no record", "a folder for its record"])
-def test_a_run_whose_folder_was_tampered_with_is_set_aside(store, damage):
-    folder = store.commit(RECORD, [ROW], None)
-    (folder / "record.json").unlink()
-    if damage == "a folder for its record":
-        (folder / "record.json").mkdir()
-    (moved,) = store.verify([RECORD.id], lambda _done: None)
-    assert moved.parent.name == "damaged"
-    assert not folder.exists()
-
-
 @pytest.mark.parametrize("name", [".DS_Store", "record 2.json"])
 def test_a_file_that_others_left_in_a_run_is_named_and_the_run_stands(store, name, capsys):
     folder = store.commit(RECORD, [ROW], weights)
@@ -204,22 +152,6 @@ def test_a_file_that_others_left_in_a_run_is_named_and_the_run_stands(store, nam
     notes.odd_files(Results(store.root))
     told = f"note: not part of any run, and left alone: 'runs/{folder.name}/{name}'\n"
     assert capsys.readouterr().err == told
-
-
-def test_weights_that_somebody_deleted_are_noticed_and_those_that_were_not_kept_are_not(
-    store, capsys
-):
-    other = replace(RECORD, id="4567abcd", seed=1)
-    folder = store.commit(RECORD, [ROW], weights)
-    store.commit(other, [ROW], None)
-    notes.odd_files(Results(store.root))
-    assert capsys.readouterr().err == ""
-    (folder / "weights.safetensors").unlink()
-    notes.odd_files(Results(store.root))
-    error = capsys.readouterr().err
-    assert f"weights were deleted; the numbers stand: 'runs/{folder.name}'. To have" in error
-    assert "they were deleted; delete" in store.why_no_weights(RECORD.id)
-    assert "they were not kept" in store.why_no_weights(other.id)
 
 
 @pytest.mark.parametrize("place", ["runs", "working/zzz", "report/figures"])
@@ -245,17 +177,3 @@ def test_two_experiments_whose_names_are_cut_to_one_folder_do_not_share_it(tmp_p
     for damaged in ("{", "[]", '{"runs": 3, "experiment": 3}'):  # it is written anew
         store.plan_file.write_text(damaged)
         store.create(plans.of_runs("0a", name="two"), "name: two\n")
-
-
-def test_results_of_a_shape_that_no_version_wrote_are_refused_and_left_as_they_are(store):
-    content = sealed({"format": 5, "tables": []}, "plan.json")
-    store.plan_file.write_bytes(content)
-    for read in (
-        lambda: store.plan,
-        lambda: Results.open(store.root).plan,
-        lambda: store.create(plans.of_runs(), "name: x\n"),
-        store.prepare,
-    ):
-        with pytest.raises(ConfigError, match=r"another version wrote it, or it was changed; .* 5"):
-            read()
-    assert store.plan_file.read_bytes() == content

@@ -3,7 +3,6 @@
 import json
 import re
 from pathlib import Path
-from urllib.parse import unquote
 
 import jsonschema
 import pytest
@@ -11,8 +10,7 @@ import yaml
 
 from docs import reference_pages
 from docs import schema as made
-from llama_ablate.commands.cli import main
-from llama_ablate.config import experiment, marked_yaml
+from llama_ablate.config import marked_yaml
 from llama_ablate.errors import ConfigError
 
 ROOT = Path(__file__).parents[1]
@@ -88,28 +86,6 @@ def test_every_experiment_is_accepted_as_we_read_it_and_as_an_editor_does(file):
         assert not [error.message for error in section("Experiment").iter_errors(values)]
 
 
-@pytest.mark.parametrize(
-    ("text", "is_right"),
-    [
-        ("model: {init_std: 1/sqrt(dim)}", True),
-        ("model: {init_std: 1/sqrt(din)}", False),
-        ("seeds: {looks: [3, 6]}", True),
-        ("seeds: three", False),
-        ("guard: [{metric: cloze}]", False),
-        ("train: {betas: [0.9, 2]}", False),
-    ],
-)
-def test_a_misspelt_key_and_a_wrong_type_are_refused(text, is_right):
-    values = marked_yaml.parse(text, "x.yaml").values
-    assert accepted(values) == is_right
-    assert accepted(as_an_editor_reads(text)) == is_right
-    if is_right:
-        base = {"name": "x", "train": {"steps": 1}}
-        experiment.from_mapping(
-            {**base, **values, "train": {**base["train"], **values.get("train", {})}}
-        )
-
-
 @pytest.mark.parametrize("name", MODELS)
 def test_what_the_schema_refuses_is_refused_by_the_program_and_no_key_takes_everything(name):
     model, least = MODELS[name], LEAST.get(name, {})
@@ -124,27 +100,3 @@ def test_what_the_schema_refuses_is_refused_by_the_program_and_no_key_takes_ever
         assert not accepted(misspelt, name)
         with pytest.raises(ConfigError):
             model.check(misspelt)
-
-
-@pytest.mark.parametrize("name", ["first", "norm"])
-def test_a_template_names_the_schema_where_it_lies_and_where_it_is_copied_to(
-    name, tmp_path, monkeypatch
-):
-    folder = ROOT / "experiments"
-    file = next(f for f in (folder / "templates", folder) if (f / f"{name}.yaml").exists())
-    line = (file / f"{name}.yaml").read_text("utf-8").split("\n")[0]
-    named = re.fullmatch(r"# yaml-language-server: \$schema=(\S+)", line)[1]
-    assert (file / named).resolve() == made.FILE
-    monkeypatch.chdir(tmp_path)
-    assert main(["init", name]) == 0
-    line = Path(f"{name}.yaml").read_text("utf-8").split("\n")[0]
-    named = re.fullmatch(r"# yaml-language-server: \$schema=file://(\S+)", line)[1]
-    assert Path(unquote(named)) == made.FILE
-
-
-def test_every_key_is_described_without_a_link_of_a_page():
-    for name, model in MODELS.items():
-        own = SCHEMA if name == "Experiment" else SCHEMA["definitions"][name]
-        assert {*own["properties"]} == {*model.model_fields}
-        assert all(field["description"] for field in own["properties"].values())
-        assert "](" not in json.dumps(own)

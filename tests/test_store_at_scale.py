@@ -13,11 +13,9 @@ import pytest
 
 from llama_ablate.commands.cli import main
 from llama_ablate.files import disk
-from llama_ablate.results import Results, Store
-from llama_ablate.results.archive import write_pack
+from llama_ablate.results import Store
 from tests import filled
 from tests.in_process import run_in_process
-from tests.quiet import within
 
 
 @pytest.fixture
@@ -31,11 +29,6 @@ def made(tmp_path):
 
 
 IMPORTS = "import resource, sys; from pathlib import Path"
-OPEN = """
-from llama_ablate.results import Results
-results = Results.open(Path(sys.argv[1]))
-print(len(results.finished), len(results.statuses))
-"""
 REPORT = """
 from llama_ablate.commands.cli import main
 assert main(["report", sys.argv[1]]) == 0
@@ -54,44 +47,6 @@ def taken(program, root):
     done = subprocess.run(words, stdout=subprocess.PIPE, text=True, check=True)
     *lines, last = done.stdout.splitlines()
     return lines, *map(float, last.split())
-
-
-@pytest.mark.row("R17", "status of 10,000 runs in less than a second")
-@pytest.mark.full  # beside other tests its second of the processor is more
-def test_the_status_of_ten_thousand_runs_takes_less_than_a_second(made, volume):
-    """Or of a thousand, where less is asked of the fast tier."""
-    count = volume(1000, 10_000, 10_000)
-    thousands = made(1, count, pending=10)
-    command = [sys.executable, "-m", "llama_ablate", "status", str(thousands), "--json"]
-    # As it is after the first start: modules are compiled.
-    compiled = {**os.environ, "PYTHONDONTWRITEBYTECODE": ""}
-    said = {}
-
-    def took():
-        """Return the CPU seconds of the command alone: other tests leave processes."""
-        with subprocess.Popen(command, stdout=subprocess.PIPE, env=compiled) as process:
-            said.update(json.loads(process.stdout.read()))
-            _, code, used = os.wait4(process.pid, 0)
-            process.returncode = os.waitstatus_to_exitcode(code)
-        return used.ru_utime + used.ru_stime
-
-    assert any(within(took(), 1) for _ in range(3))  # the least is that of the least disturbed
-    assert said["outcomes"] == {
-        "ok": count - 10 - count // 1000,
-        "diverged": count // 1000,
-        "pending": 10,
-    }
-    assert len(said["runs"]) == count
-
-
-@pytest.mark.row("R17", "a pack of 10,000 runs opens in 6 seconds and 400 MB")
-@pytest.mark.torture
-def test_a_pack_of_ten_thousand_runs_opens_in_six_seconds_and_400_mib(made, tmp_path):
-    write_pack(tmp_path / "pack", Results.open(made(1, 10_000)).packable(), {})
-    lines, seconds, mib = taken(OPEN, tmp_path / "pack")
-    assert lines == ["10000 10000"]
-    assert within(seconds, 6)
-    assert mib < 400
 
 
 @pytest.mark.row("R17", "report of 10,000 runs in less than 400 MiB and a minute")

@@ -5,7 +5,6 @@ import html
 import math
 import subprocess
 import sys
-from types import SimpleNamespace
 
 import pytest
 import torch
@@ -13,8 +12,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from llama_ablate.config.spec import SLOTS
-from llama_ablate.errors import ConfigError, NotProvidedError
-from llama_ablate.measure import METRICS, Unmeasured, row
+from llama_ablate.errors import ConfigError
 from llama_ablate.model import counts, laws
 from llama_ablate.model.decoder import build, new_model
 from llama_ablate.model.mixers.attention import ATTENTIONS
@@ -45,34 +43,6 @@ class CausalSelfAttention(nn.Module):
         y = F.scaled_dot_product_attention(q, k, v, attn_mask=None, dropout_p=0, is_causal=True)
         y = y.transpose(1, 2).contiguous().view(B, T, C)
         return self.resid_dropout(self.c_proj(y))
-
-
-class Counting(CausalSelfAttention):
-    """Count the FLOPs, and keep no state."""
-
-    share = 1
-
-    def __init__(self, dim, heads, bias):
-        super().__init__(dim, heads, bias)
-        self.dim = dim
-
-    def flops(self, context):
-        """Two per multiply-add: of the two projections, and of scores and mixing."""
-        return 2 * (4 * self.dim**2 + 2 * context * self.dim) // self.share
-
-
-class Miscounting(Counting):
-    """Count half."""
-
-    share = 2
-
-
-class Ahead(CausalSelfAttention):
-    """Look at the next token."""
-
-    def forward(self, x):
-        """Return what is made of the next token."""
-        return super().forward(x) + F.pad(x, (0, 0, 0, 1))[:, 1:]
 
 
 @pytest.fixture(autouse=True)
@@ -117,21 +87,6 @@ def test_the_causal_self_attention_of_nanogpt_trains_as_it_stands(mine):
     assert copy.deepcopy(model)(tokens_BT).equal(model(tokens_BT))
 
 
-@pytest.mark.parametrize(
-    ("component", "words"),
-    [
-        (Ahead, "lets a token see tokens that come after it; the law 'causal': a token changes no"),
-        (Miscounting, "FLOPs per token in blocks.0.attn, and torch's counter"),
-    ],
-)
-def test_it_is_held_to_each_law_that_it_can_be_held_to(mine, component, words):
-    with pytest.raises(ConfigError) as caught:
-        laws.check(mine(component), "attention")
-    assert words in caught.value.message
-    assert caught.value.message.startswith("the attention 'mine' ")
-    assert "`llama-ablate init component attention` writes one that obeys" in caught.value.message
-
-
 def test_what_it_does_not_count_is_nan_and_never_0(mine):
     counted = counts.count(mine())
     for name in ("flops_per_token", "kv_bytes_per_token", "state_bytes"):
@@ -143,22 +98,6 @@ def test_what_it_does_not_count_is_nan_and_never_0(mine):
     assert math.isnan(counts.states(mine(), (8,))[0])
     hybrid = counts.count(mine(attention={"pattern": ["mine", "mha"]}))
     assert math.isnan(hybrid.flops_per_token)
-
-
-def test_what_it_does_count_is_counted(mine):
-    counted = counts.count(mine(Counting))
-    laws.check(mine(Counting), "attention")
-    assert counted.flops_per_token == build(mine(Counting)).flops()
-    assert counted.work == 3 * counted.flops_per_token
-    assert math.isnan(counted.state_bytes)
-
-
-def test_a_state_or_padding_is_refused_by_name(mine):
-    model = build(mine())
-    with pytest.raises(NotProvidedError, match=r"^not provided by 'mine': a state to decode with$"):
-        model.new_state(batch=1, capacity=4)
-    with pytest.raises(NotProvidedError, match=r"^not provided by 'mine': a sequence with padding"):
-        model(torch.zeros(2, 4, dtype=torch.long), pad_B=torch.tensor([0, 1]))
 
 
 @pytest.mark.parametrize(
@@ -175,23 +114,6 @@ def test_what_acts_inside_attention_is_refused(mine, changes, what):
         build(mine(**changes))
     assert f"{what}' acts inside attention" in caught.value.message
     assert caught.value.where == ("attention",)
-
-
-def test_a_metric_that_needs_what_is_not_provided_says_so(mine):
-    model = build(mine())
-    subject = SimpleNamespace(model=model, tokens=None)
-
-    @METRICS.add("new_metric", per="run")
-    def new_metric(subject):
-        """Give one number, then ask for a state."""
-        yield row("first", 1.0)
-        subject.model.new_state(1, 4)
-
-    measured = METRICS.attempt(METRICS.resolve("new_metric"), subject)
-    assert [value.name for value in measured.rows] == ["first"]
-    assert measured.error == "not provided by 'mine': a state to decode with"
-    with pytest.raises(Unmeasured):
-        METRICS.measure(METRICS.resolve("new_metric"), subject)
 
 
 @pytest.fixture
@@ -235,15 +157,6 @@ def test_an_experiment_that_init_wrote_runs_and_its_page_says_what_is_not_provid
         refused = command("plan", *mine, "--set", f"{key}={value}", code=2)
         assert words in refused
         assert refused.startswith("llama-ablate: mine.yaml:6:")  # where it is named
-
-
-@pytest.mark.parametrize("there", ["mine.py", "mine.yaml"])
-def test_init_overwrites_no_file_and_leaves_none_half_done(command, tmp_path, there):
-    (tmp_path / there).write_text("of somebody")
-    refused = command("init", "component", "block", code=2)
-    assert f"'{there}' is there already" in refused
-    assert [file.name for file in tmp_path.iterdir()] == [there]
-    assert (tmp_path / there).read_text() == "of somebody"
 
 
 @pytest.mark.full  # a process for each slot's own test

@@ -4,9 +4,11 @@ import yaml
 from llama_ablate.config.experiment import Data, Experiment
 from llama_ablate.config.labels import name_baseline
 from llama_ablate.design import matching
+from llama_ablate.design import variants as resolving
 from llama_ablate.design.variants import variants_of
 from llama_ablate.errors import ConfigError
 from llama_ablate.model.counts import count
+from tests.plans import table_of
 
 SIZES = {"dim": 32, "layers": 2, "heads": 4, "context": 16}
 PLAIN = {
@@ -65,30 +67,6 @@ def test_a_design_names_its_variants_by_what_they_change(design, axes, expected)
     assert [variant.baseline for variant in found] == [True] + [False] * (len(found) - 1)
 
 
-def test_labels_show_what_differs_from_the_components_defaults():
-    axes = {"position": [{"name": "rope", "theta": 5e5}, "none"], "tie": [True], "layers": [4]}
-    found = of("one-at-a-time", axes=axes)
-    assert labels(found)[1:] == ["rope-theta=500000", "no-position", "tie=true", "layers=4"]
-
-
-def test_a_list_takes_entries_as_they_are_with_labels_of_their_own():
-    found = of("list", entries=[{"label": "fast", "train.lr": 0.5}, {"label": "plain"}])
-    assert [(v.label, v.baseline) for v in found] == [("plain", True), ("fast", False)]
-
-
-def test_a_level_that_the_base_has_already_is_the_baseline_itself_and_is_named_there():
-    for axes in ({"norm": ["layernorm", "rmsnorm"]}, {"norm": ["layernorm"], "train.lr": [0.5]}):
-        found = of("one-at-a-time", axes=axes)
-        assert [variant.covers for variant in found] == [["layernorm"], []]
-
-
-def test_initial_weights_may_be_scaled_with_the_width_and_are_the_number_that_stands_for_it():
-    scaled = of("one-at-a-time", {"init_std": "1/sqrt(dim)"}, axes={"dim": [64]})
-    assert [variant.spec.init_std for variant in scaled] == [32**-0.5, 0.125]
-    same = of("one-at-a-time", {"init_std": 0.125, "dim": 64}, axes={})
-    assert same[0].id == of("one-at-a-time", {"init_std": "1/sqrt(dim)", "dim": 64}, axes={})[0].id
-
-
 def test_a_matched_width_is_the_roundest_that_stays_within_the_tolerance():
     spec = of("one-at-a-time", axes={})[0].spec
 
@@ -98,19 +76,6 @@ def test_a_matched_width_is_the_roundest_that_stays_within_the_tolerance():
     solved = matching.solve(spec, 10_030, cost, [matching.WIDTH])  # 1003 exactly
     assert solved.spec.feedforward["width"] == 1000
     assert solved.residual == pytest.approx(-0.003, abs=1e-4)
-
-
-def test_a_level_that_names_the_bases_component_keeps_the_options_it_does_not_give():
-    base = {
-        "feedforward": {"name": "swiglu", "multiple_of": 32},
-        "attention": {"name": "gqa", "kv_heads": 2, "qk_norm": True},
-    }
-    axes = {"feedforward": ["swiglu", "reglu"], "attention": [{"name": "gqa", "kv_heads": 1}]}
-    found = {v.label: v.spec for v in of("one-at-a-time", base, axes=axes)}
-    assert list(found) == ["baseline", "reglu", "gqa-kv_heads=1"]
-    assert found["reglu"].feedforward["multiple_of"] == 8
-    changed = found["gqa-kv_heads=1"].attention
-    assert (changed["kv_heads"], changed["qk_norm"]) == (1, True)
 
 
 def test_a_baseline_can_be_named():
@@ -163,13 +128,10 @@ def test_matched_variants_cost_what_the_baseline_costs_within_half_a_percent(bud
     assert "gelu" not in changed  # what matches already keeps its own width
 
 
-LOCAL = {"name": "mha", "window": 8}
-
-
 def test_a_label_names_a_level_of_any_axis_and_changes_no_id():
     plain, labelled = {}, {}
     for key, label, level in (
-        ("attention", "local", LOCAL),
+        ("attention", "local", {"name": "mha", "window": 8}),
         ("dim", "wider", 64),
         ("dropout", "drops", {"attention": 0.1}),
         ("train.lr", "fast", 0.5),
@@ -185,45 +147,65 @@ def test_a_label_names_a_level_of_any_axis_and_changes_no_id():
     assert len({variant.id for variant in found}) == len(found)
 
 
-def test_an_option_of_the_component_that_a_variant_has_may_be_an_axis():
-    rope = {"position": {"name": "rope", "fraction": 0.5}}
-    found = of("one-at-a-time", rope, axes={"position.theta": [1e4, 5e5]})
-    assert labels(found) == ["baseline", "theta=500000"]
-    assert found[0].covers == ["theta=10000"]
-    outright = {"position": [{"name": "rope", "theta": 5e5}]}
-    assert found[1].id == of("one-at-a-time", rope, axes=outright)[1].id
-    axes = {"attention.kv_heads": [1, 2], "attention": ["gqa"]}  # in either order
-    assert [v.spec.attention["kv_heads"] for v in of("product", axes=axes)] == [1, 2]
-
-
-NORM_AND_BLOCK = {
-    "norm": ["layernorm", "none", {"label": "wide eps", "name": "rmsnorm", "eps": 0.1}],
-    "block": ["pre", "post"],
-}
-
-
-@pytest.mark.parametrize(
-    ("exclude", "gone"),
-    [
-        ([{"norm": "none", "block": "post"}], {"no-norm post"}),
-        (
-            [{"norm": "wide eps", "block": "pre"}, {"norm": "none", "block": "pre"}],
-            {"wide eps pre", "no-norm pre"},
-        ),
-        ([{"norm": "rmsnorm", "block": "pre"}], {"wide eps pre"}),
-    ],
-)
-def test_combinations_may_be_left_out_of_a_product_by_value_name_or_label(exclude, gone):
-    every = {variant.label for variant in of("product", axes=NORM_AND_BLOCK)}
-    found = of("product", axes=NORM_AND_BLOCK, exclude=exclude)
-    assert every - {variant.label for variant in found} == gone
+def test_combinations_may_be_left_out_of_a_product_by_value_name_or_label():
+    wide = {"label": "wide eps", "name": "rmsnorm", "eps": 0.1}
+    axes = {"norm": ["layernorm", "none", wide], "block": ["pre", "post"]}
+    exclude = [{"norm": "wide eps", "block": "pre"}, {"norm": "none", "block": "post"}]
+    exclude += [{"norm": "rmsnorm", "block": "post"}]
+    found = of("product", axes=axes, exclude=exclude)
+    assert {*labels(found)} == {"layernorm pre", "layernorm post", "no-norm pre"}
     assert all(variant.levels for variant in found)  # least squares needs no whole grid
 
 
-def test_the_base_alone_may_be_trained_and_one_variant_where_something_else_varies():
-    assert labels(of("one-at-a-time")) == ["baseline"]
-    section = {"design": "list", "entries": [{"label": "only"}]}
-    tuned = {"name": "x", "model": SIZES, "train": {"steps": 1}, "variants": section}
-    for more in ({"tune": {"lr": [0.1, 0.2]}}, {"budget": ["tokens", "flops"]}):
-        experiment = Experiment.check({**tuned, **more})
-        assert labels(variants_of(experiment, 64)) == ["only"]
+def planned(train=None, tune=None, **variants):
+    """Return the variants of an experiment and its runs."""
+    sections = {"train": {"steps": 1, **(train or {})}, "tune": tune or {}, "variants": variants}
+    common = {"name": "x", "model": SIZES, "controls": {"aa": []}, "seeds": 1}
+    experiment = Experiment.check({**common, **sections})
+    resolved = resolving.resolve_train(experiment.train)
+    experiment = experiment.model_copy(update={"train": resolved})
+    arms = variants_of(experiment, 64)
+    return arms, table_of(experiment, arms).runs
+
+
+def run_ids(*args, **kwargs):
+    return [run.id for run in planned(*args, **kwargs)[1]]
+
+
+MUON = {"name": "muon", "momentum": 0.9}
+LION = {"name": "lion", "beta2": 0.98}
+TWO = ["z_loss", {"name": "multi_token", "weight": 0.1}]
+
+
+@pytest.mark.parametrize(
+    ("key", "levels", "labels"),
+    [
+        (
+            *("optimizer", ["adamw", "muon", MUON, LION]),
+            ["adamw", "muon", "muon-momentum=0.9", "lion-beta2=0.98"],
+        ),
+        (
+            *("losses", [[], ["z_loss"], TWO]),
+            ["losses=none", "losses=z_loss", "losses=z_loss+multi_token-weight=0.1"],
+        ),
+    ],
+)
+def test_levels_are_named_by_what_is_special_about_them(plugin, key, levels, labels):
+    plugin("multi_token")
+    arms, _ = planned(axes={f"train.{key}": levels})
+    assert [arm.label for arm in arms] == ["baseline", *labels[1:]]
+    assert arms[0].covers == [labels[0]]
+    assert [dict(arm.train) for arm in arms] == [{}, *({key: level} for level in levels[1:])]
+
+
+@pytest.mark.parametrize(
+    ("short", "long"),
+    [
+        ({"optimizer": "muon"}, {"optimizer": {"name": "muon", "momentum": 0.95}}),
+        ({}, {"optimizer": {"name": "adamw"}, "schedule": {"name": "cosine"}}),
+        ({"losses": ["z_loss"]}, {"losses": {"name": "z_loss", "weight": 1e-4}}),
+    ],
+)
+def test_an_entry_with_an_option_at_its_default_is_the_same_run(short, long):
+    assert run_ids(short) == run_ids(long)
+    assert run_ids(short) != run_ids({"optimizer": "lion"})

@@ -4,8 +4,8 @@ import csv
 import json
 import random
 import tempfile
-from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 
 from llama_ablate.data import texts, tokens
 from llama_ablate.data.corpus import CORPORA, SPLITS, Corpus
@@ -13,31 +13,13 @@ from llama_ablate.data.readers import SEPARATOR, Document
 from llama_ablate.data.tokenizer import TOKENIZERS
 
 
-@dataclass(frozen=True)
-class Read:
-    """What `texts.write` wrote."""
-
-    splits: dict[str, str]
-    fingerprint: str
-
-    @property
-    def train(self):
-        return self.splits.get("train", "")
-
-    @property
-    def validation(self):
-        return self.splits.get("validation", "")
-
-    @property
-    def test(self):
-        return self.splits.get("test", "")
-
-
 def read(corpus):
-    """Read a corpus, and return the text of its splits."""
+    """Read a corpus; return the text of its splits, one by one and together."""
     with tempfile.TemporaryDirectory() as folder:
         text = texts.write(corpus, Path(folder))
-        return Read({split: text.read(split) for split in text.sizes}, text.fingerprint)
+        splits = {split: text.read(split) for split in text.sizes}
+        each = dict.fromkeys(SPLITS, "") | splits
+        return SimpleNamespace(splits=splits, fingerprint=text.fingerprint, **each)
 
 
 def corpus_of(train, validation, test=""):

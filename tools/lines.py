@@ -19,25 +19,25 @@ PACKAGE = "llama_ablate"
 #: Limits to the lines of code of each folder of the package, of the modules directly in it, of the
 #: tests, of all scripts, and of the whole package. `tests/test_size.py` fails above them.
 LIMITS = {
-    "llama_ablate/commands": 2_204,
-    "llama_ablate/config": 1_683,
+    "llama_ablate/commands": 2_193,
+    "llama_ablate/config": 1_679,
     "llama_ablate/data": 2_400,
     "llama_ablate/design": 1_471,
-    "llama_ablate/evidence": 725,
+    "llama_ablate/evidence": 735,
     "llama_ablate/files": 340,
-    "llama_ablate/findings": 3_337,
+    "llama_ablate/findings": 3_510,
     "llama_ablate/interop": 1_399,
     "llama_ablate/launch": 1_507,
     "llama_ablate/measure": 885,
     "llama_ablate/model": 2_876,
-    "llama_ablate/report": 2_764,
+    "llama_ablate/report": 2_934,
     "llama_ablate/results": 1_814,
     "llama_ablate/track": 200,
     "llama_ablate/training": 1_375,
-    "llama_ablate/*.py": 480,
-    "tests": 23_521,
-    "scripts": 4_882,
-    "package": 25_480,
+    "llama_ablate/*.py": 468,
+    "tests": 20_645,
+    "scripts": 4_827,
+    "package": 25_786,
 }
 #: Patterns of script files, outside package and tests.
 SCRIPTS = (

@@ -55,17 +55,6 @@ def loaded() -> dict[str, str]:
     return dict(_loaded)
 
 
-def source(name: str) -> bytes:
-    """Return the source code of a loaded plug-in file.
-
-    Raises ConfigError if the file has changed since it was loaded.
-    """
-    content = Path(name).read_bytes()
-    if hashlib.sha256(content).hexdigest() != _loaded[name]:
-        raise _changed(name)
-    return content
-
-
 def code_of(component: Callable[..., object]) -> str:
     """Return the hash or version of a plug-in component's code; "" for a built-in component."""
     package = component.__module__.partition(".")[0]

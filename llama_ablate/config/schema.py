@@ -632,6 +632,8 @@ class Experiment(Keys):
     race: int | None = Field(None, ge=1, le=10)
     #: Differences smaller than this are irrelevant: "0.01 nats".
     margin: str | None = None
+    #: Loss whose training steps and seconds are compared, in the unit of the table.
+    target: float | None = Field(None, gt=0)
     answer: AnswerKeys = AnswerKeys()
     hypotheses: list[Hypothesis] = Field(default_factory=list)
     #: Numbers in which no variant may be worse than the baseline.

@@ -137,7 +137,7 @@ def python_stdlib(*, splits: Sequence[float] | None = None, longest: Size = None
         ),
         splits,
         held_out=0.02,
-        state=readers.state(root / name for name in names),
+        state=readers.hash_files(root / name for name in names),
         longest=parse_size(longest),
     )
 
@@ -210,7 +210,7 @@ def files(
 
     size = readers.total_size(every_file)
     size = most if most and (size is None or most < size) else size
-    state, longest_bytes = readers.state(every_file), parse_size(longest)
+    state, longest_bytes = readers.hash_files(every_file), parse_size(longest)
     return Corpus(
         read, splits, state=state, size=size, longest=longest_bytes, notes=lambda: [*notes()]
     )

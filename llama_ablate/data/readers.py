@@ -247,7 +247,7 @@ def total_size(files: Sequence[Path]) -> int | None:
     return sum(file.stat().st_size for file in files)
 
 
-def state(files: Iterable[Path]) -> str | None:
+def hash_files(files: Iterable[Path]) -> str | None:
     """Return a hash of files' names, sizes and times, which any write changes.
 
     Return None if a file cannot be examined, or if it was written within the last 2 seconds, since

@@ -25,10 +25,10 @@ from llama_ablate.training.optimizers import OPTIMIZERS, optimizer_bytes
 MEANING = 2
 _ANEW = 1 << 32  # added to the seed of an A/A arm: larger than every seed in a file
 
-Point = dict[str, Any]
+TuningPoint = dict[str, Any]
 
 
-def points(experiment: Experiment) -> list[Point]:
+def points(experiment: Experiment) -> list[TuningPoint]:
     """Return every combination of tuned values; a single empty combination without tuning.
 
     Raises ConfigError for a key that cannot be tuned, an invalid value, and fewer than two values.
@@ -137,10 +137,10 @@ def _read(experiment: Experiment, table: PlannedTable, variant: PlannedVariant) 
     readings = experiment.evaluation.documents or [table.text.source.documents]
     text = table.text_of(variant)
     data = text.source.with_changes(variant.data)
-    evaluated = readings != [data.documents] and {"evaluated": readings}
+    other_reading = readings != [data.documents] and {"evaluated": readings}
     parts = [[source.fingerprint, source.share, source.tokens] for source in variant.mixture]
     span = experiment.model.context if data.order == "documents" else None
-    return [text.fingerprint, *filter(None, [span, evaluated, parts and {"mixture": parts}])]
+    return [text.fingerprint, *filter(None, [span, other_reading, parts and {"mixture": parts}])]
 
 
 def _mixture_of(

@@ -57,15 +57,36 @@ def estimate(
     and `text_df_M` are the standard error over held-out texts and its degrees of freedom. Returns
     the columns of `NOTHING`, each (..., M).
     """
-    values = np.asarray(differences_MN, float)
+    n, mean, variance, df, pooled = _summarize(np.asarray(differences_MN, float))
+    seed_se = np.sqrt(variance / np.maximum(n, 1))
+    return {**join(mean, seed_se, df, text_se_M, text_df_M, n, level_M), "pooled": pooled}
+
+
+def estimate_unpaired(values_AN: ArrayLike, level: float = ALPHA) -> dict[str, NDArray[Any]]:
+    """Estimate how the means of arms differ from the first arm's, without pairs of seeds.
+
+    `values_AN` has the shape (..., A, N), with NaN for a missing run; `level` is the two-sided
+    error level of each interval. The arms' variances are moderated by each other and added (Welch
+    1947, Biometrika 34), with Satterthwaite's degrees of freedom. Returns the columns of `NOTHING`,
+    each (..., A - 1); `n` is the number of runs of the smaller arm.
+    """
+    n, mean, variance, df, pooled = _summarize(np.asarray(values_AN, float))
+    parts = variance / np.maximum(n, 1)
+    first, others = parts[..., :1], parts[..., 1:]
+    with np.errstate(divide="ignore", invalid="ignore"):
+        joined = (first + others) ** 2 / (first**2 / df[..., :1] + others**2 / df[..., 1:])
+    differences, least = mean[..., 1:] - mean[..., :1], np.minimum(n[..., 1:], n[..., :1])
+    errors = np.sqrt(first + others), joined, 0.0, math.inf
+    return {**join(differences, *errors, least, level), "pooled": pooled[..., 1:]}
+
+
+def _summarize(values: Array) -> tuple[NDArray[Any], Array, Array, Array, NDArray[np.bool_]]:
+    """Return the number of values along the last axis, their means, and moderated variances."""
     n = np.sum(~np.isnan(values), -1)
-    counted = np.maximum(n, 1)
-    mean = np.where(n > 0, np.nansum(values, -1) / counted, math.nan)
+    mean = np.where(n > 0, np.nansum(values, -1) / np.maximum(n, 1), math.nan)
     squares = np.nansum((values - mean[..., None]) ** 2, -1)
     own_variance = np.where(n > 1, squares / np.maximum(n - 1, 1), math.nan)
-    variance, df, pooled = moderate_variances(own_variance, n - 1.0)
-    seed_se = np.sqrt(variance / counted)
-    return {**join(mean, seed_se, df, text_se_M, text_df_M, n, level_M), "pooled": pooled}
+    return n, mean, *moderate_variances(own_variance, n - 1.0)
 
 
 def join(

@@ -19,6 +19,8 @@ Row = TypeVar("Row", bound=Hashable)
 _FEW = 3  # fewest turns with an interquartile range
 #: Level of the F test for a row that varies more than the other rows.
 _LEVEL = 0.05
+#: Half width of an interval, as a share of a speed, above which a further process measures it.
+WANTED_HALF_WIDTH = 0.05
 #: Timed values by process, and by turn within the process.
 Turns = Sequence[Sequence[float]]
 

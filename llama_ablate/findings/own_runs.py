@@ -22,8 +22,7 @@ from llama_ablate.evidence.intervals import (
     ALPHA,
     NOTHING,
     Array,
-    join,
-    moderate_variances,
+    estimate_unpaired,
     simultaneous,
 )
 from llama_ablate.evidence.pairing import measure_pairing
@@ -48,6 +47,9 @@ _KEYS = ["variant", "seed"]
 _DOCUMENT = ["document", "tokens", "loss"]
 #: Largest relative difference between a run's loss and the mean of its losses by document.
 _SAME_LOSS = 0.01
+#: Share of its variant's longest run before which the end of a run is early. Runs of equal seconds
+#: differ by a few steps.
+_EARLY = 0.9
 #: File of what was asked, by which a folder of a comparison is known.
 ASKED = "compare.json"
 
@@ -94,8 +96,11 @@ class OwnRuns:
         given = {"variant": variant, "seed": seed, "step": step}
         taken = {kind: _find_column(table, kind, name) for kind, name in given.items()}
         taken = {kind: column for kind, column in taken.items() if column}
+        if len({*taken.values()}) < len(taken):
+            raise ConfigError(f"{listed([*taken])} need columns of their own: {taken}")
         chosen = _find_metric(table, metric, taken)
-        points = table.rename(columns={column: kind for kind, column in taken.items()})
+        others = [kind for kind, column in taken.items() if kind in table and kind != column]
+        points = table.drop(columns=others).rename(columns={of: kind for kind, of in taken.items()})
         points = points.dropna(subset=[*taken]).reset_index(drop=True)
         points = points.assign(variant=points["variant"].astype(str))
         runs = cls(points, baseline, chosen, taken=taken, **asked)
@@ -137,6 +142,10 @@ class OwnRuns:
         if missing := [name for name in self.by if name not in self.points]:
             columns = [*map(str, self.points)]
             raise ConfigError(f"by {missing[0]}: no such column{nearest(missing[0], columns)}")
+        if self.documents is not None and (self.unpaired or self.by):
+            raise ConfigError(
+                "documents: give the error of pairs in one table, not with unpaired, by"
+            )
         if self.target and "step" not in self.points:
             raise ConfigError("target: needs a row for each step, and a column of steps")
         keys = [*self.by, *_KEYS, *(["step"] if "step" in self.points else [])]
@@ -172,18 +181,18 @@ class OwnRuns:
         """A row for each run: its last measured step, and in `lost` whether it has no end.
 
         A run is lost if its metric is NaN or infinite at the last of the steps at which any run was
-        measured, or if it ends before the longest run of its variant.
+        measured, or if it ends early: before nine tenths of the longest run of its variant.
         """
         return pd.concat([self._find_ends(rows).assign(table=name) for name, rows in self.tables])
 
     def _find_ends(self, points: pd.DataFrame) -> pd.DataFrame:
         is_finite = np.isfinite(points[self.metric])
-        if "step" not in points:
+        if not points.duplicated(_KEYS).any():
             return points.assign(lost=~is_finite)
         points = points[points["step"].isin(points.loc[is_finite, "step"])]
         ends = points.sort_values("step", kind="stable").drop_duplicates(_KEYS, keep="last")
         last = ends.groupby("variant")["step"].transform("max")
-        return ends.assign(lost=~np.isfinite(ends[self.metric]) | (ends["step"] < last))
+        return ends.assign(lost=~np.isfinite(ends[self.metric]) | (ends["step"] < _EARLY * last))
 
     @cached_property
     def metrics(self) -> pd.DataFrame:
@@ -211,7 +220,11 @@ class OwnRuns:
             name: rows["lost"].map({True: "diverged", False: "ok"})
             for name, rows in runs.groupby("variant")
         }
-        differences = self._compare_means(values) if self.unpaired else self._pair(values)
+        if self.unpaired:
+            means = estimate_unpaired(values.to_numpy(), ALPHA / (len(names) - 1))
+            differences = pd.DataFrame(means)
+        else:
+            differences = self._pair(values)
         rows = []
         for name, row in zip(names, [None, *list_rows(differences)], strict=True):
             both = [count_ended(ended[of]) for of in (name, self.baseline)]
@@ -260,7 +273,7 @@ class OwnRuns:
             errors.append(find_text_error(dict.fromkeys(row.dropna().index, weights), documents))
         if None in errors:
             raise ConfigError("documents: a compared run has none, or others than its pair")
-        known = [(error.se, error.df) for error in errors if error]
+        known = [(error.se or math.nan, error.df) for error in errors if error]
         return simultaneous(differences, pd.DataFrame(known, differences.index, ["se", "df"]))
 
     def _read_documents(self) -> dict[tuple[str, Any], Array]:
@@ -281,17 +294,6 @@ class OwnRuns:
                 what = f"documents of '{variant}', seed {seed}: their mean loss is {mean:.4g}"
                 raise ConfigError(f"{what}, and {self.metric} is {known:.4g}")
         return documents
-
-    def _compare_means(self, values: pd.DataFrame) -> pd.DataFrame:
-        """Compare the means of all arms with the first arm's, without pairs."""
-        n = values.count(axis=1).to_numpy()
-        variance, df, pooled = moderate_variances(values.var(axis=1, ddof=1), n - 1.0)
-        mean, parts = values.mean(axis=1).to_numpy(), variance / np.maximum(n, 1)
-        squared = parts[1:] + parts[0]
-        joined = squared**2 / (parts[1:] ** 2 / df[1:] + parts[0] ** 2 / df[0])
-        level, seeds = ALPHA / len(squared), np.minimum(n[1:], n[0])
-        interval = join(mean[1:] - mean[0], np.sqrt(squared), joined, 0.0, math.inf, seeds, level)
-        return pd.DataFrame({**interval, "pooled": pooled[1:]})
 
     def targets(self) -> pd.DataFrame:
         """Compare the steps, and seconds if known, in which runs reach the target loss."""
@@ -346,7 +348,7 @@ def _find_column(table: pd.DataFrame, kind: str, given: str | None) -> str:
     """Return the column of a kind; "" for a missing step. Raises ConfigError for another."""
     columns = [*map(str, table)]
     if given is not None and given not in columns:
-        raise ConfigError(f"{kind} {given}: there is no such column{nearest(given, columns)}")
+        raise ConfigError(f"{kind} {given}: no such column{nearest(given, columns)}")
     column = given or next((name for name in _NAMES[kind] if name in columns), "")
     if not column and kind != "step":
         names = listed([f"'{name}'" for name in columns], 8)

@@ -27,7 +27,8 @@ def find_crossing(at: Array, losses: Array, target: float) -> float:
     """Return the place at which a smoothed curve first reaches a target; NaN if it never does.
 
     `at` holds the steps or seconds of the losses, in order. Losses that are not finite end the
-    curve. The place is interpolated between the two points around the target.
+    curve. The place is interpolated between the two points around the target; it is 0 if the first
+    point lies below the target already.
     """
     ends = np.flatnonzero(~np.isfinite(losses))
     losses = losses[: ends[0]] if len(ends) else losses
@@ -38,7 +39,7 @@ def find_crossing(at: Array, losses: Array, target: float) -> float:
         return math.nan
     after = int(reached[0])
     if not after:
-        return float(at[0])
+        return 0.0
     share = (smooth[after - 1] - target) / (smooth[after - 1] - smooth[after])
     return float(at[after - 1] + share * (at[after] - at[after - 1]))
 
@@ -73,7 +74,10 @@ def _compare_along(name: str, runs: pd.DataFrame, variants: Sequence[str]) -> li
     times = runs.pivot_table("at", "variant", "seed", dropna=False).reindex([*variants])
     ended = {variant: int(runs["variant"].eq(variant).sum()) for variant in variants}
     reached = {variant: len(times.loc[variant].dropna()) for variant in variants}
-    whole = [variant for variant in variants if 0 < ended[variant] == reached[variant]]
+    timed = {
+        variant: len(times.loc[variant].where(lambda of: of > 0).dropna()) for variant in variants
+    }
+    whole = [variant for variant in variants if 0 < ended[variant] == timed[variant]]
     logs = times.where(times > 0).map(math.log, na_action="ignore")
     logs.loc[[v for v in others if not {v, base} <= {*whole}]] = math.nan
     compared = dict(

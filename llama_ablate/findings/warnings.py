@@ -12,6 +12,7 @@ import pandas as pd
 from llama_ablate.config.experiment import Experiment
 from llama_ablate.config.labels import entry_text
 from llama_ablate.config.registry import Entry
+from llama_ablate.evidence.medians import WANTED_HALF_WIDTH
 from llama_ablate.evidence.text_error import DOCUMENTS
 from llama_ablate.evidence.written import describe_ratio
 from llama_ablate.evidence.written import measured as write_measured
@@ -33,8 +34,6 @@ from llama_ablate.results.plan_document import PlannedTable, PlannedText
 from llama_ablate.results.record import TRAINING
 from llama_ablate.terminal import listed, plural
 
-#: Target for the relative half width of speed intervals when speeds are measured in pairs.
-WANTED_HALF_WIDTH = 0.05
 #: Fewest seeds of a table with several variants, and with one variant, which has no other rows from
 #: which to pool the variance.
 _MIN_SEEDS, _MIN_SEEDS_ALONE = 3, 4

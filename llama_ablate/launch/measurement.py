@@ -16,6 +16,7 @@ from llama_ablate.design.plan import StepTimes
 from llama_ablate.design.plan_texts import open_tokens
 from llama_ablate.design.runs import refuse_other_code
 from llama_ablate.errors import ConfigError
+from llama_ablate.evidence.medians import WANTED_HALF_WIDTH
 from llama_ablate.launch import processes
 from llama_ablate.launch.environment import environment
 from llama_ablate.measure import METRICS, Subject
@@ -24,7 +25,6 @@ from llama_ablate.measure.turns import (
     MAX_PROCESSES,
     PROCESSES,
     ROUNDS,
-    WANTED_HALF_WIDTH,
     Arm,
     half_width,
     is_paired,

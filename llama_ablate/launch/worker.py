@@ -40,7 +40,7 @@ from llama_ablate.results.record import Measurement
 from llama_ablate.track.sinks import SINKS, Sinks, TrackedRun
 from llama_ablate.training import checkpoint
 from llama_ablate.training.compute import Compute, configure_process, trim_memory
-from llama_ablate.training.loop import Point, Progress, Trained, train
+from llama_ablate.training.loop import CurvePoint, Progress, Trained, train
 from llama_ablate.training.ranks import Ranks, is_lost, join
 
 _STOPPED = 75  # "try again" in sysexits.h
@@ -134,7 +134,7 @@ def _run(
                 stop=stop,
                 ranks=ranks,
                 batches=open_batches(plan, text, variant, tokens),
-                evaluated=readings[""],
+                reading=readings[""],
             )
             if trained.outcome == "cancelled" or lease is None:
                 return trained.outcome  # the first rank, or the next process, does the rest
@@ -277,7 +277,7 @@ def _orphaned(parent: int, spread: str) -> None:
 def _progress(note: LiveNote | None, sinks: Sinks | None) -> Progress:
     """Return the training loop's callback, which updates the run's live note and its sinks."""
 
-    def update(step: int, loss: float, curve: Sequence[Point]) -> None:
+    def update(step: int, loss: float, curve: Sequence[CurvePoint]) -> None:
         if note:
             note(step, loss, curve)
         if sinks:

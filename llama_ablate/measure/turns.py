@@ -22,9 +22,8 @@ from llama_ablate.training.timing import interleave
 
 #: Repetitions of speed measurements: new processes, and short rounds in each.
 PROCESSES, ROUNDS = 5, 3
-#: Largest number of processes, and the half width of an interval (as a share of the speed) above
-#: which processes are added.
-MAX_PROCESSES, WANTED_HALF_WIDTH = 10, 0.05
+#: Largest number of processes.
+MAX_PROCESSES = 10
 #: Seconds after which a paired measurement starts no further process. Each process starts no round
 #: after its share of the seconds.
 MAX_PAIRED_S = 600.0

@@ -67,14 +67,14 @@ class RMSNorm(nn.Module):
 
     def forward(self, x_BTD: Tensor) -> Tensor:
         """Return the normalised vectors, in the precision of a gain."""
-        if self.gain is None:
+        gain_D = self.gain  # a module's parameters are slow to read
+        if gain_D is None:
             return F.rms_norm(x_BTD, x_BTD.shape[-1:], eps=self.eps)
         if x_BTD.device.type == "cpu" and torch.is_grad_enabled():
-            y_BTD: Tensor = _RMSNormOnCPU.apply(x_BTD, self.gain, self.eps)  # type: ignore[no-untyped-call]
+            y_BTD: Tensor = _RMSNormOnCPU.apply(x_BTD, gain_D, self.eps)  # type: ignore[no-untyped-call]
             return y_BTD
         # With two precisions, torch would not use its kernel, and would return the vectors'
         # precision.
-        gain_D = self.gain
         return F.rms_norm(x_BTD.type_as(gain_D), gain_D.shape, gain_D, self.eps)
 
 

@@ -115,6 +115,7 @@ def count_families(frames: Frames) -> str:
         counts["other metrics"] += len(others) > 0
         counts["speeds"] += sum(bool(rows[f"{kind}_speed_turns"].any()) for kind in SPEEDS)
         counts["branches"] += len(view_lengths(table)) > 0
+        counts["steps and seconds to the target"] += 2 * (table.experiment.target is not None)
     alone = judge_hypotheses(frames)["family"].str.contains("other comparisons|itself alone")
     counts["hypotheses"] += bool(alone.any())
     names = [f"{name} ({count})" if count > 1 else name for name, count in counts.items() if count]

@@ -1,4 +1,4 @@
-"""Glossary of report terms, for the HTML page and docs/glossary.md, read from `glossary.txt`."""
+"""Glossary of report terms, for the HTML page, read from `glossary.txt`."""
 
 from llama_ablate.findings.warnings import read_entries
 

@@ -23,7 +23,7 @@ from llama_ablate.report.sections import Section
 #: Parts of the names of columns that are costs of a run, and of those of which more is better.
 _COSTS = ("param", "flop", "byte", "mem", "token", "second", "time", "train_s", "cost")
 _SPEEDS = ("per_s", "per_sec", "speed", "throughput", "mfu")
-_MAX_COSTS = 4  # most pictures of costs
+_MAX_COSTS, _MAX_RUNS = 4, 500  # most pictures of costs, and runs on the page
 _SAME = 1.02  # ratio of the largest and the least cost up to which variants cost the same
 _CURVES = "Medians over seeds; thin lines are runs."
 _DIFFERENCES = (
@@ -80,10 +80,9 @@ def write(runs: OwnRuns, folder: Path) -> Path:
         base = disk.below(folder, "tables", slug(part.title, 160))
         caption = f"Differences in {runs.metric} from {runs.baseline}."
         tables.save(part.cells, part.frame, caption, base, part.short, part.note)
+    styles = Styles.of([*runs.points["variant"].unique()], runs.baseline)
     leads, others = [], []
     for section in sections:
-        names = [*section.frame["variant"]]
-        styles = Styles.of(names, runs.baseline)
         table = page.make_table(section, styles, runs.margin or 0, {})
         if section.key == "target":
             others.append(page.PageBlock(section.table, table))
@@ -97,11 +96,11 @@ def write(runs: OwnRuns, folder: Path) -> Path:
         about = f"Difference: {runs.metric} minus that of {runs.baseline}."
         about += f" Grey: the margin of {runs.margin}." * bool(runs.margin)
         leads.append(page.PageBlock(section.table, table, section.note, figures, about=about))
-    ends = runs.runs.drop(columns=[*runs.by]).round(6)
-    parts = (
-        [page.PagePart("target", sections[-1].title.split(":")[0], "", others)] if others else []
+    ends = runs.runs[["table", *runs.taken, runs.metric, "lost"]].head(_MAX_RUNS).astype(object)
+    parts = [page.PagePart("target", f"To a {runs.metric} of {runs.target}", "", others)]
+    parts.append(
+        page.PagePart("runs", "Runs", "", [page.PageBlock("", page.lay_out(ends.fillna("-")))])
     )
-    parts.append(page.PagePart("runs", "Runs", "", [page.PageBlock("", page.lay_out(ends))]))
     path = folder / "report.html"
     text = page.render(
         name=f"{runs.metric} of runs of another trainer",
@@ -112,11 +111,11 @@ def write(runs: OwnRuns, folder: Path) -> Path:
         families="",
         setup=" ".join(said.values()),
         warnings=[said[name] for name in ("lost", "unknown") if name in said],
-        keys={f"v{at}": name for at, name in enumerate(names)},
+        keys={key: name for name, key in styles.keys.items()},
         tables=[lead.name for lead in leads],
         first=leads[0].name,
         leads=leads,
-        parts=parts,
+        parts=[part for part in parts if part.blocks],
         experiment=to_json(runs.asked),
         environment="",
     )

@@ -12,7 +12,7 @@ from llama_ablate.config.labels import shorten_labels
 from llama_ablate.evidence.sequential import spending
 from llama_ablate.evidence.written import interval, plain
 from llama_ablate.findings import precision, sizes
-from llama_ablate.findings.columns import iterate, list_rows
+from llama_ablate.findings.columns import iterate, list_rows, make_frame
 from llama_ablate.findings.comparison import compare_variants
 from llama_ablate.findings.controls import check_controls, describe_splits
 from llama_ablate.findings.factors import (
@@ -27,10 +27,11 @@ from llama_ablate.findings.others import compare_others
 from llama_ablate.findings.outcomes import describe_stability
 from llama_ablate.findings.stages import find_runs
 from llama_ablate.findings.table import Table
+from llama_ablate.findings.targets import compare_times
 from llama_ablate.findings.tuning import describe_tuning
 from llama_ablate.findings.warnings import warn_of_text
 from llama_ablate.report import columns, measurements
-from llama_ablate.report.contents import order_rows
+from llama_ablate.report.contents import TableContents, order_rows
 from llama_ablate.report.rendering import write_block
 from llama_ablate.results import protocol
 from llama_ablate.results.plan_document import NATS
@@ -281,6 +282,15 @@ def _answer_lengths(frame: pd.DataFrame) -> str:
     return f"Reversed with length: {listed([*sizes.find_contrary(frame)]) or 'none'}."
 
 
+def _find_times(frames: Frames) -> pd.DataFrame:
+    """Compare the times to the target loss; empty unless the experiment states a target."""
+    contents, target = TableContents(frames, frames.table), frames.plan.experiment.target
+    if target is None:
+        return make_frame([], "target")
+    curves = contents.curves.rename(columns={"validation": "loss"}).dropna(subset="loss")
+    return compare_times(curves, [*contents.ranked["variant"]], target, ["step", "train_s"])
+
+
 def _find_splits(frames: Frames) -> pd.DataFrame:
     by_text: dict[Any, list[Table]] = {}
     for table in frames.tables:
@@ -338,6 +348,7 @@ SECTIONS: dict[str, SectionKind] = {
         _show_lengths,
         answer=_answer_lengths,
     ),
+    "target": SectionKind("To the target loss", _find_times),
     "other_metrics": SectionKind("Other metrics", lambda frames: compare_others(frames.table)),
     "hypotheses": SectionKind("Hypotheses", judge_hypotheses, every_table=False),
     "controls": SectionKind("Controls", lambda frames: check_controls(frames.table)),

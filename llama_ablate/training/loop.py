@@ -51,9 +51,9 @@ _STOPPED, _STILL = 0.03, 0.01
 _THIRD = 2  # least evaluations in a third, for a meaningful mean
 _VANISHED = 1e-8  # gradient norm without effect: AdamW's epsilon dominates below it
 
-Point = dict[str, float]
+CurvePoint = dict[str, float]
 #: Callback after every step: the step, the mean recent loss, and the curve so far.
-Progress = Callable[[int, float, Sequence[Point]], None]
+Progress = Callable[[int, float, Sequence[CurvePoint]], None]
 Stop = Callable[[], bool]
 
 
@@ -65,7 +65,7 @@ class Trained:
     reason: str = ""
     steps_done: int = 0
     train_s: float = 0.0
-    curve: list[Point] = field(default_factory=list)
+    curve: list[CurvePoint] = field(default_factory=list)
     #: Spikes, gradient norms, and held-out losses at the ends of branches.
     values: list[Value] = field(default_factory=list)
 
@@ -86,7 +86,7 @@ class _State:
     norms: list[float] = field(default_factory=list)
     #: Minimised losses other than cross-entropy, by name.
     parts: dict[str, list[float]] = field(default_factory=dict)
-    curve: list[Point] = field(default_factory=list)
+    curve: list[CurvePoint] = field(default_factory=list)
     #: Held-out loss at the end of each branch, by its steps and by split.
     branches: dict[tuple[int, str], float] = field(default_factory=dict)
 
@@ -106,13 +106,13 @@ def train(
     ranks: Ranks = ALONE,
     init_seed: int | None = None,
     batches: Batches | None = None,
-    evaluated: str = "",
+    reading: str = "",
 ) -> Trained:
     """Train a model in place for `steps` steps; return the result of the run.
 
     `seed` orders the batches; `init_seed` (default: `seed`) initializes the weights of losses. The
     model is trained on `batches` (default: windows of `tokens`), and reads held-out text in the
-    document mode `evaluated` (`evaluation.document_mode`). In the curve, `train_loss_nats` is
+    document mode `reading` (`evaluation.document_mode`). In the curve, `train_loss_nats` is
     cross-entropy alone; each other training loss has a column `loss_NAME_nats`, which includes the
     loss' weight.
 
@@ -126,9 +126,7 @@ def train(
     optimizer = make_optimizer(objective, config)
     state = _resume(saved, objective, optimizer, compute, ranks)
     batches = batches or tokens.batch
-    run = _Run(
-        objective, optimizer, tokens, config, steps, seed, compute, ranks, batches, evaluated
-    )
+    run = _Run(objective, optimizer, tokens, config, steps, seed, compute, ranks, batches, reading)
     last_saved = time.perf_counter()
     began = last_saved - state.clock_s
     while state.step < steps:
@@ -183,16 +181,16 @@ class _Run:
         self.point_every = -(-self.steps // _POINTS)
         most = -(-self.steps // self.config.evals)  # steps between two evaluations
         self.eval_every = self.point_every * max(1, most // self.point_every)
-        with self.evaluated():
+        with self.read_heldout():
             self.sample = heldout_windows(self.model, self.tokens, "validation", CURVE_TOKENS)
 
-    def evaluated(self) -> AbstractContextManager[None]:
+    def read_heldout(self) -> AbstractContextManager[None]:
         """Return a context in which the model reads held-out text in its document mode."""
         return document_mode(self.model, self.tokens, self.documents)
 
     def heldout_loss(self, cut: list[NDArray[np.int64]]) -> float:
         """Compute the mean loss of windows of held-out text."""
-        with self.evaluated(), evaluation_weights(self.optimizer):
+        with self.read_heldout(), evaluation_weights(self.optimizer):
             return float(losses(self.model, cut, self.compute).mean())
 
     def step(self, state: _State) -> None:
@@ -260,7 +258,7 @@ class _Run:
                     return True
                 self._update(step, learning_rate(self.config, step, steps))
             for split in self.tokens.heldout:
-                with self.evaluated():
+                with self.read_heldout():
                     cut = heldout_windows(self.model, self.tokens, split)
                 state.branches[steps, split] = self.heldout_loss(cut)
             self._restore(*before)
@@ -292,7 +290,9 @@ class _Run:
         checkpoint.save(folder, state.step, values | {"numerics": _numerics(self.compute)})
 
 
-def outcome(curve: Sequence[Point], chance: float, unigram: float | None) -> tuple[Outcome, str]:
+def outcome(
+    curve: Sequence[CurvePoint], chance: float, unigram: float | None
+) -> tuple[Outcome, str]:
     """Return the outcome of a run that completed all its steps, and the reason.
 
     `unigram` is the loss of a model that predicts token frequencies; None for text on which even

@@ -3,44 +3,17 @@ import gzip
 import hashlib
 import json
 import lzma
-import os
 from pathlib import Path
 
 import pytest
 
-from llama_ablate.commands.shared.notes import changed_texts
-from llama_ablate.config.experiment import load
-from llama_ablate.data import corpus, readers, texts
-from llama_ablate.data.corpus import files, hub, python_stdlib
+from llama_ablate.data import corpus, readers
+from llama_ablate.data.corpus import files, hub
 from llama_ablate.data.readers import SEPARATOR
-from llama_ablate.design.plan import make
 from llama_ablate.errors import ConfigError
-from llama_ablate.results import Store
 from tests.texts import corpus_of, read, write_csv, write_jsonl, write_parquet
 
 TEXTS = [f"document {i} " + "words and words " * (i % 7 + 1) for i in range(200)]
-
-
-@pytest.fixture(scope="module")
-def stdlib():
-    return read(python_stdlib())
-
-
-def test_the_standard_library_is_megabytes_of_text_in_three_splits(stdlib):
-    assert len(stdlib.train) > 4_000_000
-    assert len(stdlib.validation) > 20_000
-    assert len(stdlib.test) > 20_000
-    assert "import" in stdlib.train
-
-
-def test_no_long_paragraph_of_the_standard_library_stands_twice(stdlib):
-    seen = set()
-    for text in stdlib.splits.values():
-        for document in text.split(SEPARATOR):
-            for paragraph in document.split("\n\n"):
-                key = " ".join(paragraph.split())
-                assert len(key) < 80 or key not in seen
-                seen.add(key)
 
 
 def test_a_fingerprint_stands_for_the_text_and_its_split():
@@ -104,18 +77,6 @@ def test_json_may_be_lines_or_a_list(tmp_path, text):
     ]
 
 
-@pytest.mark.parametrize("name", ["x.jsonl", "x.json", "x.parquet"])
-def test_what_is_read_is_what_the_file_holds_now_whatever_its_time(tmp_path, name):
-    file = tmp_path / name
-    write = write_parquet if name.endswith("parquet") else write_jsonl
-    for extra in ("", "another document"):
-        write(file, [*TEXTS, extra])
-        os.utime(file, (1, 1))
-        assert ("another document" in "".join(read(files(path=str(file))).splits.values())) == bool(
-            extra
-        )
-
-
 PACKERS = {".gz": gzip.compress, ".xz": lzma.compress, ".bz2": bz2.compress}
 
 
@@ -139,44 +100,12 @@ def test_a_compressed_file_is_read_by_its_ending_and_refused_without_it(tmp_path
     assert "\n" not in caught.value.message
 
 
-def test_a_byte_order_mark_is_no_part_of_the_text(tmp_path):
-    plain = broken(tmp_path, b"some text " * 40, "plain.txt")
-    marked = broken(tmp_path, b"\xef\xbb\xbf" + b"some text " * 40, "marked.txt")
-    assert read(files(**plain)) == read(files(**marked))
-
-
-def test_files_for_each_split_may_be_named(tmp_path):
-    for split in ("a", "b", "c"):
-        (tmp_path / f"{split}.txt").write_text(f"text of {split}", "utf-8")
-    corpus = read(files(path=str(tmp_path), train="a.txt", validation="b.txt", test="c.txt"))
-    assert list(corpus.splits.values()) == ["text of a", "text of b", "text of c"]
-
-
 def test_a_data_set_that_cannot_be_reached_is_one_line():
     with pytest.raises(ConfigError, match="the data set 'no/such' could not be loaded") as caught:
         read(hub(dataset="no/such"))
     assert "\n" not in caught.value.message
     with pytest.raises(ConfigError, match="needs 'dataset'"):
         hub()
-
-
-def test_a_hub_that_does_not_answer_is_one_line_at_once(monkeypatch):
-    import datasets
-    import huggingface_hub
-
-    class Nobody:
-        def head(self, *_args, **_more):
-            raise TimeoutError("timed out")
-
-    monkeypatch.setattr("datasets.config.HF_HUB_OFFLINE", False)
-    monkeypatch.setattr(huggingface_hub, "get_session", Nobody)
-    monkeypatch.setattr(
-        datasets, "load_dataset_builder", lambda *_args, **_more: pytest.fail("it tried")
-    )
-    with pytest.raises(ConfigError, match=r"cannot be reached \(timed out\); HF_HUB_OFFLINE=1"):
-        read(hub(dataset="some/data"))
-    with pytest.raises(ConfigError, match=r"there is no folder '\./data'"):
-        hub(dataset="./data")
 
 
 def broken(tmp_path: Path, content: bytes, name="x.txt") -> dict:
@@ -189,9 +118,7 @@ def broken(tmp_path: Path, content: bytes, name="x.txt") -> dict:
     ("options", "message"),
     [
         (lambda t: {"path": str(t / "nothing.txt")}, "there is no file"),
-        (lambda t: broken(t, b" \n\n "), "holds nothing but white space"),
         (lambda t: broken(t, b"\x7fELF\0\0\1"), "is binary, not text (a NUL at byte 4)"),
-        (lambda t: broken(t, b"caf\xe9 au lait"), "is not UTF-8 text (byte 3)"),
         (lambda t: broken(t, "mark".encode("utf-16")), "is UTF-16 text: save it as UTF-8 (iconv"),
         (lambda t: broken(t, b"not parquet", "x.parquet"), "cannot be read as Parquet ("),
         (lambda t: broken(t, b'{"body": "x", "title": "y"}', "x.jsonl"), "allowed: body, title"),
@@ -200,7 +127,6 @@ def broken(tmp_path: Path, content: bytes, name="x.txt") -> dict:
             lambda t: broken(t, b'{"text": "\\ud800"}', "x.jsonl"),
             "cannot be read as JSON lines ('utf-8' codec can't encode",
         ),
-        (lambda t: {"path": str(t / "*.txt")}, "no file matches"),
     ],
 )
 def test_files_that_cannot_serve_are_refused_in_one_line(tmp_path, options, message):
@@ -210,34 +136,7 @@ def test_files_that_cannot_serve_are_refused_in_one_line(tmp_path, options, mess
     assert "\n" not in caught.value.message
 
 
-def test_shares_that_add_to_less_than_1_leave_the_rest_out(tmp_path, stdlib):
-    book = tmp_path / "book.txt"
-    book.write_text("".join(chr(ord("a") + i // 100) for i in range(1000)), "utf-8")
-    corpus = read(files(path=str(book), splits=[0.2, 0.1, 0.1]))
-    assert corpus.splits == {
-        "train": "a" * 100 + "b" * 100,
-        "validation": "c" * 100,
-        "test": "d" * 100,
-    }
-    part = read(python_stdlib(splits=[0.1, 0.1, 0.05]))
-    everything = sum(len(text) for text in stdlib.splits.values())
-    held = {split: len(text) / everything for split, text in part.splits.items()}
-    for split, share in zip(held, (0.1, 0.1, 0.05), strict=True):
-        assert held[split] == pytest.approx(share, abs=0.04)
-    with pytest.raises(ConfigError, match="that add to 1, or to less"):
-        files(path=str(book), splits=[0.9, 0.1, 0.1])
-
-
 ROWS = "".join(json.dumps({"n": i, "text": f"text {i}"}) + "\n" for i in range(9))
-
-
-@pytest.mark.parametrize(
-    "name", ["a.ndjson", "a.jsonlines", "a.jl", "a.JSONL", "a.json.GZ", "a.gz"]
-)
-def test_rows_are_known_by_more_endings_and_by_the_first_line(tmp_path, name):
-    pack = gzip.compress if name.lower().endswith("gz") else bytes
-    (tmp_path / name).write_bytes(pack(("\n" + ROWS).encode()))
-    assert len([*files(path=str(tmp_path / name)).documents()]) == 9
 
 
 def test_a_text_of_json_objects_is_refused_and_code_with_braces_is_read(tmp_path):
@@ -246,11 +145,6 @@ def test_a_text_of_json_objects_is_refused_and_code_with_braces_is_read(tmp_path
     with pytest.raises(ConfigError, match=r"a\.txt' has a JSON object a line: .* \.jsonl"):
         read(files(path=str(tmp_path)))
     assert read(files(path=str(tmp_path / "b.txt"))).train
-
-
-def test_a_limit_stops_reading_lines_of_json(tmp_path):
-    (tmp_path / "a.json").write_text(ROWS + "no JSON\n")
-    assert len([*files(path=str(tmp_path / "a.json"), limit="0.015kB").documents()]) == 3
 
 
 @pytest.mark.parametrize("name", ["a.jsonl", "a.json", "a.csv", "a.parquet"])
@@ -291,46 +185,3 @@ def test_hidden_parts_of_a_path_are_passed_over_unless_they_are_stated(tmp_path)
     assert named(".h/*", "e/.*/*.txt") == ([".h/i.txt", "e/.cache/f.txt"], 0)
     with pytest.raises(ConfigError, match="no file matches"):
         named("*.txt", "*.{html,js}")
-
-
-def test_shares_of_few_documents_are_stated_and_stay_when_they_are_written_down(tmp_path):
-    write_jsonl(tmp_path / "x.jsonl", TEXTS)
-    text = texts.write(files(path=str(tmp_path / "x.jsonl")), tmp_path)
-    assert text.notes[-1].startswith("warning: 50% of 200 documents are held out")
-    assert "`splits: [0.5, 0.25, 0.25]`" in text.notes[-1]
-    write_jsonl(tmp_path / "y.jsonl", [f"text {i}" for i in range(333)])
-    few = texts.write(files(path=str(tmp_path / "y.jsonl")), tmp_path)
-    (shares,) = (
-        note.split("`splits: ")[1].split("`")[0] for note in few.notes if "`splits: " in note
-    )
-    fixed = texts.write(files(path=str(tmp_path / "y.jsonl"), splits=json.loads(shares)), tmp_path)
-    assert fixed.fingerprint == few.fingerprint
-    assert not any("splits" in note for note in fixed.notes)
-
-
-def test_a_plan_whose_text_is_read_otherwise_says_which_files_are_read_and_how(
-    experiment_file, tmp_path, capsys
-):
-    """The stored plan is that of a version that read other rows of the same folder."""
-    folder = tmp_path / "texts"
-    (folder / ".git").mkdir(parents=True)
-    (folder / ".git" / "log.txt").write_text("not a text to learn from " * 40, "utf-8")
-    for kind in ("txt", "ndjson"):
-        rows = (json.dumps({"text": f"the {kind} of number {i}. " * 9}) for i in range(200))
-        (folder / f"a.{kind}").write_text("\n".join(rows) if kind == "ndjson" else "word " * 4000)
-    file = experiment_file(data=f"{{corpus: {{name: files, path: {folder}}}, tokenizer: bytes}}")
-    plan = make(load(file))
-    (table,) = plan.tables
-    earlier = table.model_copy(update={"text": table.text.model_copy(update={"corpus": "0" * 16})})
-    store = Store(tmp_path / "tiny")
-    store.prepare()
-    store.create(plan.model_copy(update={"tables": [earlier]}), "")
-    capsys.readouterr()
-    changed_texts(store, plan.tables)
-    (said,) = capsys.readouterr().err.splitlines()
-    assert "another than that of earlier runs" in said
-    assert "1 of JSON lines, as 'a.ndjson'" in said
-    assert "1 of text, as 'a.txt'" in said
-    assert ".git/log.txt" in said
-    changed_texts(store, [earlier])
-    assert capsys.readouterr().err == ""

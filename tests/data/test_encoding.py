@@ -9,8 +9,7 @@ import tokenizers
 from llama_ablate.data import encoding, texts
 from llama_ablate.data import tokens as store
 from llama_ablate.data.corpus import CORPORA
-from llama_ablate.data.tokenizer import TOKENIZERS, Chars, Pieces
-from llama_ablate.errors import ConfigError
+from llama_ablate.data.tokenizer import TOKENIZERS, Pieces
 from tests.texts import corpus_of
 
 WORDS = ["the", " cat", " don't", "'LL", " 12345", " é", "你好", "\n", "\n\n", "  ", " \n", "\t"]
@@ -60,12 +59,6 @@ def test_threads_give_what_one_alone_gives_in_the_same_order(tmp_path, monkeypat
     assert len(alone) > 20
     for a, b in zip(alone, together, strict=True):
         assert (a.start, a.stop, a.ids.tolist()) == (b.start, b.stop, b.ids.tolist())
-
-
-def test_what_a_thread_refuses_is_told_as_if_it_were_this_one(tmp_path):
-    text = texts.write(corpus_of("abc" * 1000, "abc"), tmp_path)
-    with pytest.raises(ConfigError, match="the character 'c' is not in the vocabulary"):
-        list(encoding.encode(text, "train", Chars("ab")))
 
 
 def corpus(tmp_path):

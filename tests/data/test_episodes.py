@@ -9,10 +9,8 @@ import pytest
 
 from llama_ablate.data import tokens as store
 from llama_ablate.data.corpus import CORPORA
-from llama_ablate.data.sources import streams
 from llama_ablate.data.sources.episodes import Episodes, depo, mano, mqar
 from llama_ablate.data.tokenizer import TOKENIZERS
-from llama_ablate.errors import ConfigError
 
 GENERATOR = np.random.default_rng
 SMALL = {
@@ -169,37 +167,3 @@ def test_no_held_out_episode_was_trained_on_and_each_split_is_its_seeds_alone(en
     again = store.prepare(CORPORA.resolve(named), TOKENIZERS.resolve("chars"), tmp_path / "b")
     other = store.prepare(CORPORA.resolve({**named, "seed": 1}), TOKENIZERS.resolve("chars"))
     assert again.fingerprint == made.fingerprint != other.fingerprint
-
-
-@pytest.mark.parametrize(
-    ("entry", "message"),
-    [
-        ({"name": "mqar", "pairs": 9, "values": 8}, "values 8: must be 9 or more"),
-        ({"name": "depo", "nodes": 4, "hops": 4}, "hops 4: must be 3 or less"),
-        ({"name": "mano", "modulus": 9}, "modulus 9: must be a prime"),
-        (
-            {"name": "mano", "modulus": 2, "operations": 1, "tokens": 1000},
-            "too few different episodes to hold some out",
-        ),
-        (
-            {"name": "mano", "operations": 60, "tokens": 1000},
-            "a split of 50 tokens holds no episode, which has 123",
-        ),
-    ],
-    ids=lambda value: value if isinstance(value, str) else "",
-)
-def test_sizes_that_hold_no_episode_are_refused_in_one_line_at_the_option(entry, message, tmp_path):
-    with pytest.raises(ConfigError) as caught:
-        store.prepare(CORPORA.resolve(entry), TOKENIZERS.resolve("chars"), tmp_path)
-    assert message in str(caught.value)
-    assert "\n" not in str(caught.value)
-    assert not list(tmp_path.rglob("manifest.json"))
-
-
-@pytest.mark.parametrize("name", ["lag-copy", "recall", "induction", "mano"])
-def test_chance_is_what_the_best_constant_gets(name):
-    source = streams.source_of(name)
-    windows = source.sample(GENERATOR(0), 300_000).reshape(-1, 100)
-    told = source.answers(windows)
-    shares = np.bincount(told[told >= 0]) / (told >= 0).sum()
-    assert shares.max() == pytest.approx(source.chance, abs=0.03)

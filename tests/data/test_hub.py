@@ -110,38 +110,3 @@ def test_tokens_of_a_data_set_outlive_its_copy_and_the_network(cached, tmp_path)
     other = CORPORA.resolve({"name": "hub", "dataset": cached, "limit": "2kB"})
     with pytest.raises(ConfigError, match="it was not loaded before, and HF_HUB_OFFLINE is set"):
         store.prepare(other, TOKENIZERS.resolve("bytes"), tmp_path / "cache")
-
-
-BAD = {
-    "a column": ({"column": "txt"}, "column", "; allowed: n, text; did you mean 'text'?"),
-    "numbers": ({"column": "n"}, None, "'n' holds int, not text"),
-    "a split": ({"split": "trian"}, "split", "; allowed: train; did you mean 'train'?"),
-    "a seed": ({"shuffle": -1}, "shuffle", "must be a seed of 0 or more"),
-    "negative": ({"limit": "-1MB"}, "limit", "'-1MB' is no amount of text"),
-}
-
-
-def _read(entry):
-    return read(CORPORA.build(CORPORA.resolve(entry)))
-
-
-@pytest.mark.parametrize("case", BAD)
-def test_what_cannot_be_read_is_one_line_at_its_key(tmp_path, case):
-    options, key, message = BAD[case]
-    write_jsonl(tmp_path / "data" / "train.jsonl", TEXTS)
-    entry = {"name": "hub", "dataset": str(tmp_path / "data"), **options}
-    with pytest.raises(ConfigError) as caught:
-        _read(entry)
-    assert message in caught.value.message
-    assert "\n" not in caught.value.message
-    assert caught.value.where == (() if key is None else (key,))
-
-
-def test_files_of_several_kinds_are_read_by_kind_and_counted(tmp_path):
-    write_jsonl(tmp_path / "a.jsonl", TEXTS)
-    write_parquet(tmp_path / "b.parquet", TEXTS[:5])
-    corpus = CORPORA.build(CORPORA.resolve({"name": "files", "path": str(tmp_path)}))
-    assert len([*corpus.documents()]) == len(TEXTS) + 5
-    assert corpus.notes() == [
-        "files read: 1 of JSON lines, as 'a.jsonl'; 1 of Parquet, as 'b.parquet'"
-    ]

@@ -26,10 +26,6 @@ def text(words):
     return " ".join(DRAWN.choices(WORDS, k=words))
 
 
-def text_line(words):
-    return json.dumps({"text": text(words)})
-
-
 DOCUMENTS = [text(DRAWN.randint(40, 300)) for _ in range(200)]
 BOOK = text(40_000)
 
@@ -64,13 +60,9 @@ def planned(tmp_path, monkeypatch):
         "docs": DOCUMENTS,
         "lines": changed[:50],
         "new": [text(100) for _ in range(50)],
-        "one": [*(text(100) for _ in range(300)), DOCUMENTS[0]],
     }.items():
         lines = (json.dumps({"text": document}) for document in documents)
         (tmp_path / f"{name}.jsonl").write_text("\n".join(lines), "utf-8")
-    long = "\n".join(json.dumps({"text": BOOK[i * 9000 : (i + 1) * 9000]}) for i in range(20))
-    (tmp_path / "long.jsonl").write_text(long, "utf-8")
-    (tmp_path / "long.jsonl.copy.jsonl").write_text(long + "\n", "utf-8")
     (tmp_path / "book.txt").write_text(BOOK, "utf-8")
 
     def made(data, axes="norm: [layernorm]"):
@@ -115,17 +107,6 @@ REFUSED = {
     "one text by two names": (
         f"texts: [{{name: a, corpus: {DOCS}}}, {{name: b, corpus: {DOCS}}}]",
         "texts[1]: is the same text as texts[0]",
-    ),
-    "a split whose documents would all be left out": (
-        f"data: {{corpus: {corpus('.', train='docs.jsonl', validation='lines.jsonl')}, "
-        "overlap: drop}",
-        "'drop' would leave no document of the validation split: all 50 also stand",
-    ),
-    "documents that are cut": (
-        "data: {corpus: "
-        + corpus(".", train="long.jsonl", validation="long.jsonl.copy.jsonl", longest="0.5kB")
-        + "}",
-        "20 of 20 documents as a whole",
     ),
 }
 
@@ -180,14 +161,6 @@ def notes(plan):
     return [*map(str, found)]
 
 
-def test_dropped_test_documents_are_those_of_the_validation_text_too(planned, tmp_path):
-    lines = (tmp_path / "new.jsonl").read_text("utf-8").splitlines()
-    (tmp_path / "some.jsonl").write_text("\n".join([*lines[:3], text_line(100)]), "utf-8")
-    named = corpus(".", train="docs.jsonl", validation="new.jsonl", test="some.jsonl")
-    (table,) = planned(f"data: {{corpus: {named}, overlap: drop}}").tables
-    assert table.text.left_out == 3
-
-
 def test_a_source_that_no_mixture_reads_refuses_nothing(planned):
     source = f"sources: {{more: {HALF}}}"
     planned(f"data: {{corpus: {DOCS}, {source}}}")
@@ -197,14 +170,6 @@ def test_a_source_that_no_mixture_reads_refuses_nothing(planned):
     )
     with pytest.raises(ConfigError, match=r"in the training text of data\.sources\.more"):
         planned(f"data: {{corpus: {DOCS}, {source}}}", axes="data.mixture: [{corpus: 1, more: 1}]")
-
-
-def test_below_one_percent_is_counted_and_said(planned):
-    named = corpus(".", train="docs.jsonl", validation="one.jsonl")
-    plan = planned(f"data: {{corpus: {named}}}")
-    found = plan.tables[0].text.overlaps["corpus"]
-    assert (found.documents, found.all_documents) == (1, 301)
-    assert any("1 of 301 documents as a whole" in line for line in notes(plan))
 
 
 def _shared(shared, **options):

@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 
 from llama_ablate.data.sources.source import Induction, LagCopy, Recall
-from llama_ablate.errors import ConfigError
 
 GENERATOR = np.random.default_rng
 SMALL = [
@@ -86,24 +85,3 @@ def test_no_other_predictor_beats_the_floor_on_a_long_stretch(source):
     bigram = -np.log(chances[windows[:, :-1], windows[:, 1:]])
     slack = 3 * (bigram - floor).std() / math.sqrt(floor.size)
     assert floor.mean() < bigram.mean() + slack
-
-
-@pytest.mark.parametrize("source", SMALL, ids=str)
-def test_a_stretch_depends_on_its_generator_alone(source):
-    assert np.array_equal(source.sample(GENERATOR(5), 500), source.sample(GENERATOR(5), 500))
-    assert not np.array_equal(source.sample(GENERATOR(5), 500), source.sample(GENERATOR(6), 500))
-
-
-@pytest.mark.parametrize(
-    ("make", "message"),
-    [
-        (lambda: LagCopy(8, 3, 1.5), "noise 1.5: must be from 0 to 1"),
-        (lambda: Induction(4, 0.6, 0.4), "jump 0.6 and reset 0.4: must add to less than 1"),
-        (lambda: LagCopy(10**1000, 3, 0.1), "vocab 10{59}: must be 32,768 or less"),
-    ],
-)
-def test_sizes_that_make_no_source_are_refused_at_the_option_to_blame(make, message):
-    with pytest.raises(ConfigError, match=message) as caught:
-        make()
-    assert caught.value.where == (message.split()[0],)
-    assert "\n" not in caught.value.message

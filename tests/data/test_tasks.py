@@ -4,7 +4,7 @@ from collections import Counter
 
 import pytest
 
-from llama_ablate.data.task_items import task, tasks
+from llama_ablate.data.task_items import task
 from llama_ablate.errors import ConfigError
 
 CHOICE = {"context": "Two and two are", "choices": ["four", "a fish"], "answer": 0}
@@ -42,21 +42,11 @@ def test_chance_is_the_mean_over_items_of_one_over_their_choices(file):
     assert task(file(LAST)).chance is None
 
 
-def test_blank_lines_and_a_byte_order_mark_are_no_items(file, tmp_path):
-    path = file(PAIR, "", {**PAIR, "group": "verbs"}, "")
-    (tmp_path / "own.jsonl").write_bytes(b"\xef\xbb\xbf" + (tmp_path / "own.jsonl").read_bytes())
-    items = task(path).items
-    assert [item.place.rpartition(":")[2] for item in items] == ["1", "3"]
-    assert [item.group for item in items] == ["", "verbs"]
-
-
 @pytest.mark.parametrize(
     ("items", "message"),
     [
-        (["\n"], "holds no items"),
         (["{"], "own.jsonl:1: Invalid JSON: "),
         ([{"question": "?"}], "own.jsonl:1: no item of a task, which has one of: 'choices' and"),
-        ([{**CHOICE, "choices": ["a", 2]}], "'choices.1': Input should be a valid string"),
         ([{**CHOICE, "answer": 2}], "'answer' is 2: must be from 0 to 1, the place of the right"),
         ([{**PAIR, "sentence_bad": PAIR["sentence_good"]}], "both sentences are the same"),
         ([PAIR, LAST], "own.jsonl:2: an item of last words, and those before are of minimal pairs"),
@@ -67,27 +57,6 @@ def test_a_file_that_is_no_task_is_refused_with_its_line(file, items, message):
         task(file(*items))
     assert refused.value.where == ("task",)
     assert "\n" not in refused.value.message
-
-
-@pytest.mark.parametrize(
-    ("entries", "message"),
-    [
-        ("minimal-pair", "did you mean 'minimal-pairs'?"),
-        ("missing.jsonl", "there is no file 'missing.jsonl'"),
-        (["minimal-pairs", "minimal-pairs"], "two tasks are called 'minimal-pairs'"),
-    ],
-)
-def test_what_names_no_task_is_refused(entries, message):
-    with pytest.raises(ConfigError, match=re.escape(message)):
-        tasks(entries)
-
-
-def test_a_limit_takes_the_first_items(file):
-    (few,) = tasks(file(PAIR, {**PAIR, "group": "b"}, PAIR), limit=2)
-    assert [item.place.rpartition(":")[2] for item in few.items] == ["1", "2"]
-    assert few.fingerprint != task(file(PAIR)).fingerprint
-    with pytest.raises(ConfigError, match="limit 1: must be 2 or more"):
-        tasks("minimal-pairs", limit=1)
 
 
 def test_the_built_in_pairs_are_200_of_8_phenomena_and_always_the_same():

@@ -4,8 +4,7 @@ import pytest
 
 from llama_ablate.data import texts
 from llama_ablate.data.corpus import files
-from llama_ablate.data.readers import SEPARATOR, Document, limited
-from llama_ablate.errors import ConfigError
+from llama_ablate.data.readers import SEPARATOR
 from tests.texts import corpus_of, read
 
 
@@ -68,22 +67,6 @@ def test_a_text_is_split_by_position_at_the_same_characters_however_it_is_read(
         )
 
 
-def test_a_limit_takes_the_first_bytes_and_cuts_the_last_document_between_characters():
-    pieces = ("ab", "cd"), ("éé", "é"), ("never read",)
-    documents = [Document([piece.encode() for piece in of]) for of in pieces]
-    for most, expected in ((4, ["abcd"]), (3, ["abc"]), (7, ["abcd", "é"]), (8, ["abcd", "éé"])):
-        found = [b"".join(one.pieces).decode() for one in limited(documents, most)]
-        assert found == expected
-    assert list(limited(documents, None)) == documents
-
-
-@pytest.mark.parametrize("limit", ["200", "-1MB", "0MB", "1 parsec", "MB", "1e3MB", ""])
-def test_a_limit_needs_a_number_above_0_and_a_unit(tmp_path, limit):
-    (tmp_path / "a").write_text("text", "utf-8")
-    with pytest.raises(ConfigError, match=r"such as 200MB; allowed units: kB, MB, GB, TB$"):
-        files(path=str(tmp_path), limit=limit)
-
-
 def test_of_a_long_held_out_document_the_first_bytes_are_read_and_training_text_stays(tmp_path):
     drawn, names = random.Random(1), ("train", "validation", "test")
     for i in range(60):
@@ -99,12 +82,3 @@ def test_of_a_long_held_out_document_the_first_bytes_are_read_and_training_text_
         short = [text.encode()[:1000].decode("utf-8", "ignore") for text in whole[name]]
         assert len(short) > 5
         assert cut[name] == short != whole[name]
-
-
-def test_a_text_that_is_split_by_position_is_not_cut_and_a_length_needs_a_unit(tmp_path):
-    (tmp_path / "one.txt").write_text("a line\n" * 1000)
-    path = str(tmp_path / "one.txt")
-    assert read(files(path=path, longest="1kB")) == read(files(path=path))
-    for wrong in ("8", "8 bytes", "-1kB", "0kB"):
-        with pytest.raises(ConfigError, match="no amount of text"):
-            files(path=path, longest=wrong)

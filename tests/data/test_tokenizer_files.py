@@ -1,6 +1,5 @@
 import base64
 import json
-import re
 import struct
 
 import pytest
@@ -87,32 +86,6 @@ def test_names_of_special_tokens_in_a_text_are_text_unless_asked(name, request):
     assert parsed & set(tokenizer.special.values()) >= named
 
 
-def test_a_tokenizer_json_that_begins_every_text_says_with_what(gpt2_tokenizer, tmp_path):
-    model = tokenizers.Tokenizer.from_file(str(gpt2_tokenizer))
-    model.add_special_tokens(["<|begin_of_text|>"])
-    first = model.token_to_id("<|begin_of_text|>")
-    model.post_processor = tokenizers.processors.TemplateProcessing(
-        single="<|begin_of_text|> $A", special_tokens=[("<|begin_of_text|>", first)]
-    )
-    model.save(str(tmp_path / "tokenizer.json"))
-    ours = read(tmp_path / "tokenizer.json")
-    assert ours.bos == first
-    assert ours.prompt("the")[0] == first
-    assert first not in ours.encode("the")
-
-
-def test_a_file_that_asks_for_cut_or_padded_texts_does_not_get_them(gpt2_tokenizer, tmp_path):
-    model = tokenizers.Tokenizer.from_file(str(gpt2_tokenizer))
-    model.enable_truncation(3)
-    model.enable_padding(length=12)
-    model.save(str(tmp_path / "tokenizer.json"))
-    ours, whole = read(tmp_path / "tokenizer.json"), read(gpt2_tokenizer)
-    for text in ("the cat sat on the mat", "a"):
-        assert ours.encode(text).tolist() == whole.encode(text).tolist()
-        assert ours.encode_many([text])[0].tolist() == whole.encode(text).tolist()
-    assert ours.bos is None
-
-
 def test_an_experiment_can_take_a_tokenizer_file_and_its_content_is_its_identity(
     book, gpt2_tokenizer, tmp_path
 ):
@@ -134,12 +107,6 @@ def test_an_experiment_can_take_a_tokenizer_file_and_its_content_is_its_identity
 RANKS = b"".join(base64.b64encode(bytes([b])) + b" %d\n" % b for b in range(256))
 
 
-def test_line_ends_of_windows_change_no_list_of_ranks(tmp_path):
-    for name, content in (("a", RANKS), ("b", RANKS.replace(b"\n", b"\r\n"))):
-        (tmp_path / f"{name}.model").write_bytes(content)
-    assert read(tmp_path / "a.model").to_json() == read(tmp_path / "b.model").to_json()
-
-
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
@@ -156,13 +123,6 @@ def test_damaged_files_are_refused_in_one_line(name, content, message, tmp_path)
         read(tmp_path / name)
     assert str(tmp_path / name) in str(refused.value)
     assert "\n" not in str(refused.value)
-
-
-def test_a_tokenizer_path_that_cannot_be_read_is_told_at_its_key(experiment_file, answer):
-    tokenizer = "{name: file, path: nope.json}"
-    file = experiment_file(data=f"{{corpus: lag-copy, tokenizer: {tokenizer}}}")
-    said = r"tiny.yaml:3:\d+: data.tokenizer: .*'nope.json'"
-    assert re.search(said, answer("plan", file, code=2))
 
 
 @pytest.fixture
@@ -215,32 +175,6 @@ def test_a_folder_with_gpt2s_two_files_is_the_tokenizer_of_its_tokenizer_json(
     assert read(tmp_path).vocab == one.vocab
 
 
-def test_gpt2_by_tiktokens_files_is_the_tokenizer_of_its_own_reader(gpt2_tokenizer, monkeypatch):
-    """Its JSON, which is part of run ids, is what `BPE.from_file` gives."""
-    import tiktoken.load
-
-    whole = json.loads(gpt2_tokenizer.read_text("utf-8"))["model"]
-    merges = [" ".join(pair) if isinstance(pair, list) else pair for pair in whole["merges"]]
-    files = {
-        "encoder.json": json.dumps(whole["vocab"]).encode(),
-        "vocab.bpe": ("#version: 0.2\n" + "\n".join(merges)).encode(),
-    }
-    monkeypatch.setattr(
-        tiktoken.load, "read_file_cached", lambda url, _sha: files[url.rpartition("/")[2]]
-    )
-    made = TOKENIZERS.build(TOKENIZERS.resolve("gpt2")).make(None)
-    folder = gpt2_tokenizer.with_name("two")
-    folder.mkdir()
-    for name, content in files.items():
-        (folder / name).write_bytes(content)
-    model = tokenizers.models.BPE.from_file(*(str(folder / name) for name in files))
-    assert (
-        json.loads(made.to_json())["model"]["model"]
-        == json.loads(tokenizers.Tokenizer(model).to_str())["model"]
-    )
-    assert made.end == made.special["<|endoftext|>"]
-
-
 def test_a_tokenizer_by_name_is_tiktokens_and_told_where_it_cannot_be_loaded(monkeypatch):
     import tiktoken
 
@@ -268,17 +202,3 @@ def test_a_tokenizer_by_name_is_tiktokens_and_told_where_it_cannot_be_loaded(mon
     saved = json.loads(made.to_json())  # as it was when the file of ranks was read
     assert base64.b64decode(saved["model"]) == lines
     assert (saved["pattern"], saved["special"]) == (LLAMA3_SPLIT, {"<|endoftext|>": 257})
-
-
-def test_a_tokenizer_of_the_hub_is_read_from_its_cache(gpt2_tokenizer, monkeypatch):
-    import huggingface_hub
-
-    def cached(model, name):
-        there = (model, name) == ("openai-community/gpt2", "tokenizer.json")
-        return str(gpt2_tokenizer) if there else None
-
-    monkeypatch.setattr(huggingface_hub, "try_to_load_from_cache", cached)
-    entry = {"name": "hub", "model": "openai-community/gpt2"}
-    for named in ("gpt2", entry):
-        tokenizer = TOKENIZERS.build(TOKENIZERS.resolve(named)).make(None)
-        assert tokenizer.to_json() == read(gpt2_tokenizer).to_json()

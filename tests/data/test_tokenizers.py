@@ -1,6 +1,5 @@
 """Every kind of tokenizer against the library that its format is of."""
 
-import importlib.util
 import json
 import subprocess
 import sys
@@ -9,9 +8,7 @@ import pytest
 import sentencepiece
 import tokenizers
 
-from llama_ablate import errors
 from llama_ablate.commands.cli import main
-from llama_ablate.data.tokenizer import TOKENIZERS
 from llama_ablate.data.tokenizer_files import read, read_saved
 from llama_ablate.errors import ConfigError
 from tests.in_process import own_registries, run_in_process
@@ -113,16 +110,3 @@ def test_files_are_read_without_optional_packages_except_sentencepieces_own(tmp_
         "for saved, ids in rows)"
     )
     subprocess.run([sys.executable, "-c", code, tmp_path / "expected.json"], check=True)
-
-
-@pytest.mark.parametrize("package", ["sentencepiece", "tiktoken"])
-def test_a_package_that_is_not_installed_is_named_with_its_command(package, tmp_path, monkeypatch):
-    file = sentencepiece_file(tmp_path, model_type="bpe")
-    find = importlib.util.find_spec
-    monkeypatch.setattr(errors, "find_spec", lambda name: None if name == package else find(name))
-    makers = {
-        "sentencepiece": lambda: read(file),
-        "tiktoken": lambda: TOKENIZERS.build(TOKENIZERS.resolve("o200k_base")).make(None),
-    }
-    with pytest.raises(ConfigError, match=f"needs the package '{package}': pip install {package}"):
-        makers[package]()

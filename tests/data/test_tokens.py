@@ -4,7 +4,6 @@ import json
 import os
 import re
 import signal
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,9 +11,8 @@ import tokenizers
 
 from llama_ablate.data import texts
 from llama_ablate.data import tokens as store
-from llama_ablate.data.encoding import difference
 from llama_ablate.data.readers import SEPARATOR
-from llama_ablate.data.tokenizer import TOKENIZERS, Chars, Pieces
+from llama_ablate.data.tokenizer import TOKENIZERS, Pieces
 from llama_ablate.errors import ConfigError
 from llama_ablate.files import disk
 from tests.test_store_at_scale import taken
@@ -29,14 +27,6 @@ def made(entry, folder, *split_texts):
     return TOKENIZERS.build(TOKENIZERS.resolve(entry)).make(text)
 
 
-def test_characters_are_numbered_by_code_point_and_none_is_unknown(tmp_path):
-    tokenizer = made("chars", tmp_path, "bca", "d")
-    assert tokenizer.vocab == 4
-    assert tokenizer.encode("abcd").tolist() == [0, 1, 2, 3]
-    with pytest.raises(ConfigError, match="the character 'z' is not in the vocabulary"):
-        tokenizer.encode("az")
-
-
 def test_bpe_learns_from_the_training_split_alone(tmp_path):
     entry = {"name": "bpe", "vocab": 270}
     tokenizer = made(entry, tmp_path, "aaaa " * 100, "zqzqzqzq " * 1000)
@@ -45,57 +35,11 @@ def test_bpe_learns_from_the_training_split_alone(tmp_path):
     assert len(tokenizer.encode("zqzqzqzq")) == 8
 
 
-def test_bpe_needs_room_for_the_bytes_and_has_a_largest_size():
-    for vocab in (100, 10**9):
-        with pytest.raises(ConfigError, match=rf"vocab {vocab}: must be more than .*1,000,000 or"):
-            TOKENIZERS.build(TOKENIZERS.resolve({"name": "bpe", "vocab": vocab}))
-
-
 def test_a_tokenizer_that_loses_text_is_found_with_an_example(book, words_tokenizer, tmp_path):
     words = {"name": "file", "path": str(words_tokenizer)}
     found = prepared(book, words, tmp_path)
     assert re.fullmatch(r"'[a-z ]+' becomes '.*<unk>.*'", found.lost)
     assert store.load(found.folder).lost == found.lost
-
-
-class OnlyB(Chars):
-    """Decodes every token to b."""
-
-    def decode(self, ids):
-        return "b" * len(ids)
-
-
-def test_what_is_lost_at_the_end_of_a_long_text_is_found(tmp_path):
-    def lost(tokenizer, text):
-        written = texts.write(corpus_of(text, "b"), tmp_path)
-        return difference(tokenizer, written.sample("train", 64, 4000))
-
-    text = "b" * 1_000_000
-    assert lost(OnlyB("ab"), text) == ""
-    assert lost(OnlyB("ab"), text + "a") == "'bbbbbbbba' becomes 'bbbbbbbbb'"
-    assert lost(OnlyB("b"), f"b{SEPARATOR}b") == ""
-
-
-def test_tokens_are_written_once_and_mapped_from_then_on(book, tmp_path, monkeypatch):
-    first = prepared(book, cache=tmp_path)
-    assert isinstance(first.split("train"), np.memmap)
-    assert first.counts == {"train": 32_000, "validation": 4_000, "test": 4_000}
-    assert first.heldout == ["validation", "test"]
-
-    def fail(*_):
-        raise AssertionError("encoded a second time")
-
-    monkeypatch.setattr(store, "_write", fail)
-    assert prepared(book, cache=tmp_path) == first
-
-
-def test_another_text_or_tokenizer_is_another_fingerprint(book, tmp_path):
-    first = prepared(book, cache=tmp_path)
-    chars = prepared(book, "chars", tmp_path)
-    book.write_text(book.read_text() + "!", "utf-8")
-    changed = prepared(book, cache=tmp_path)
-    assert len({first.fingerprint, chars.fingerprint, changed.fingerprint}) == 3
-    assert first.corpus == chars.corpus != changed.corpus
 
 
 def test_processes_that_ask_at_once_do_not_collide(book, tmp_path):
@@ -146,23 +90,6 @@ def test_what_a_killed_process_left_half_written_is_swept_and_nothing_that_is_be
     assert not left.exists()
 
 
-@pytest.mark.parametrize(
-    ("system", "folder"),
-    [("linux", "~/.cache/llama_ablate"), ("darwin", "~/Library/Caches/llama_ablate")],
-)
-def test_the_cache_is_where_a_system_keeps_caches_or_where_a_variable_says(
-    system, folder, monkeypatch
-):
-    monkeypatch.setattr("sys.platform", system)
-    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
-    monkeypatch.delenv("LLAMA_ABLATE_CACHE")
-    assert store.cache_folder() == Path(folder).expanduser()
-    monkeypatch.setenv("XDG_CACHE_HOME", "/x")
-    assert store.cache_folder() == Path("/x/llama_ablate")
-    monkeypatch.setenv("LLAMA_ABLATE_CACHE", "/y")
-    assert store.cache_folder() == Path("/y")
-
-
 def test_a_batch_depends_on_seed_and_number_alone(book):
     tokens = prepared(book)
     again = store.load(tokens.folder)
@@ -176,26 +103,6 @@ def test_a_batch_depends_on_seed_and_number_alone(book):
     for bits in (16, 32):  # the other half of an A/A arm's seed is 1 << 32
         assert not np.array_equal(tokens.batch(3, 7 + (1 << bits), 4, 16), later)
         assert not np.array_equal(tokens.batch(3 + (1 << bits), 7, 4, 16), later)
-
-
-def test_batches_are_windows_of_the_training_split_and_reach_all_of_it(book):
-    tokens = prepared(book)
-    train = tokens.split("train").tobytes()
-    starts = []
-    for k in range(50):
-        for row in tokens.batch(0, k, 32, 16).astype(np.uint16):
-            at = train.find(row.tobytes())
-            assert at >= 0
-            starts.append(at / len(train))
-    assert min(starts) < 0.02
-    assert max(starts) > 0.9
-
-
-def test_an_empty_held_out_split_is_refused(tmp_path):
-    file = tmp_path / "x.txt"
-    file.write_text("some text", "utf-8")
-    with pytest.raises(ConfigError, match="the validation split of 'files' would be empty"):
-        prepared(file, cache=tmp_path, splits=[1.0, 0.0, 0.0])
 
 
 def test_no_batch_comes_from_tokens_that_were_damaged_since_they_were_opened(book, tmp_path):

@@ -83,3 +83,20 @@ def test_few_tables_of_equal_accuracies_have_a_word(items, rows, volume):
     tables = volume(100, 500, 500)
     for seeds in (3, 8):
         assert simulations.false_tasks(items, seeds, rows, tables) <= volume(0.11, 0.065, 0.065)
+
+
+@pytest.mark.parametrize(("seeds", "most"), [(3, 0.115), (5, 0.08), (20, 0.06)])
+def test_unpaired_arms_without_a_difference_have_few_words(seeds, most):
+    """Satterthwaite's degrees of freedom are too many for three seeds, as the page says."""
+    false = [simulations.false_unpaired(kind, seeds, 4_000) for kind in (*USUAL, *UNLIKE)]
+    assert 0.04 < max(false) <= most
+
+
+@pytest.mark.parametrize("kind", simulations.TIMES)
+def test_the_rule_for_times_to_a_target_calls_few_variants_of_equal_median_faster(kind):
+    by_rule, by_those = (
+        simulations.called_faster(kind, 20, 2_000, of_those_that_reach=those)
+        for those in (False, True)
+    )
+    assert by_rule < 0.035
+    assert by_those > 0.1 or "twofold" not in kind

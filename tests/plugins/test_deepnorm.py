@@ -6,7 +6,6 @@ import pytest
 import torch
 from torch import nn
 
-from llama_ablate.model import laws
 from llama_ablate.model.blocks import BLOCKS
 from llama_ablate.model.context import Context
 from llama_ablate.model.decoder import new_model
@@ -47,9 +46,3 @@ def test_weights_of_deepnorm_begin_as_xaviers_and_but_for_queries_and_keys_small
             expected = gain * math.sqrt(2 / sum(parameter.shape))
             assert abs(parameter.std().item() / expected - 1) < 0.03, name
     initial_values_are_those_declared(make_spec(block="deepnorm"))
-
-
-@pytest.mark.full
-@pytest.mark.parametrize("changes", [{}, {"separator": 3, "attention": "gqa"}], ids=str)
-def test_deepnorm_obeys_the_laws(changes):
-    laws.check(make_spec(block="deepnorm", **changes), "block")

@@ -4,8 +4,11 @@ import pytest
 
 from llama_ablate.commands.cli import main
 from llama_ablate.config import plugins
+from llama_ablate.model import laws
 from llama_ablate.results import Store
-from tests.conftest import LEARNS, PLUGINS
+from llama_ablate.training import optimizer_laws
+from llama_ablate.training.optimizers import OPTIMIZERS
+from tests.conftest import LEARNS, LLAMA, PLUGINS, make_spec
 
 FILES = sorted(PLUGINS.glob("*.py"))
 #: Every plug-in as a level of an axis.
@@ -20,6 +23,29 @@ AXES = """{design: one-at-a-time, axes: {
 def loaded(plugin):
     for file in FILES:
         plugin(file.stem)
+
+
+#: Components and optimizers of plug-ins, with options that take another path.
+MIXERS = ("kda", "forgetting", {"name": "forgetting", "window": 5, "sinks": True, "gate": "head"})
+MIXERS += ("mamba2", {"name": "mamba2", "state": 6, "expand": 2, "groups": 2})
+MIXERS += ({"name": "mamba2", "value_dim": 16, "conv": 0},)
+BLOCKS = ("deepnorm", "attention-residuals", {"name": "hyper-connections", "kind": "mhc"})
+BLOCKS += ({"name": "hyper-connections", "streams": 2, "kind": "static", "x0": True},)
+OPTIMIZER_ENTRIES = ("sam", "sophia", "schedule_free", "soap", {"name": "sgd", "momentum": 0.0})
+OPTIMIZER_ENTRIES += ({"name": "normuon", "momentum": 0.5, "beta2": 0.5, "ns_steps": 3},)
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("separator", [None, 7])
+@pytest.mark.parametrize("entry", [*MIXERS, *BLOCKS], ids=str)
+def test_components_of_plug_ins_obey_the_laws(entry, separator):
+    slot = "attention" if entry in MIXERS else "block"
+    laws.check(make_spec(**LLAMA | {slot: entry}, separator=separator), slot)
+
+
+@pytest.mark.parametrize("entry", OPTIMIZER_ENTRIES, ids=str)
+def test_optimizers_of_plug_ins_obey_the_laws(entry):
+    optimizer_laws.check(OPTIMIZERS.resolve(entry))
 
 
 @pytest.mark.usefixtures("in_process")

@@ -4,8 +4,6 @@ import pytest
 import torch
 from torch import nn
 
-from llama_ablate.errors import ConfigError
-from llama_ablate.model import laws
 from llama_ablate.model.context import Context
 from llama_ablate.model.decoder import new_model
 from llama_ablate.model.positions import Position
@@ -26,20 +24,6 @@ def hyper(plugin):
 def residuals(plugin):
     """Load the plug-in of attention residuals; give its module."""
     return plugin("attention_residuals")
-
-
-@pytest.mark.full
-@pytest.mark.parametrize(
-    "block",
-    [
-        *HYPER,
-        {"name": "hyper-connections", "streams": 2, "kind": "static", "x0": True},
-        "attention-residuals",
-    ],
-    ids=str,
-)
-def test_they_obey_the_laws(block):
-    laws.check(make_spec(**LLAMA | {"block": block}), "block")
 
 
 class Times(nn.Module):
@@ -103,13 +87,6 @@ def test_hyper_connections_are_those_of_the_papers(hyper, kind):
     torch.testing.assert_close(left, streams)
 
 
-def test_mixing_of_mhc_has_rows_and_columns_that_sum_to_one(hyper):
-    shares = hyper.doubly_stochastic(random(4, 6, 6))
-    assert (shares > 0).all()
-    for dim in (-1, -2):
-        torch.testing.assert_close(shares.sum(dim), torch.ones(4, 6).double(), rtol=1e-3, atol=1e-3)
-
-
 @pytest.mark.parametrize("block", HYPER[:2])
 @torch.no_grad()
 def test_hyper_connections_start_as_the_residual_connection(block):
@@ -143,10 +120,3 @@ def test_attention_residuals_weigh_all_earlier_outputs(residuals):
     torch.testing.assert_close(stream, attended(blocks[-1].out_query))
     assert blocks[0].attn_query is None
     assert blocks[0].out_query is None
-
-
-@pytest.mark.parametrize("other", ["pre", {"name": "hyper-connections", "streams": 2}])
-def test_blocks_with_different_streams_are_no_pattern(other):
-    with pytest.raises(ConfigError, match="keep different residual streams") as caught:
-        model_of({"pattern": ["hyper-connections", other]})
-    assert caught.value.where == ("block",)

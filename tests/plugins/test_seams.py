@@ -9,7 +9,6 @@ import torch
 import torch.nn.functional as F
 
 from llama_ablate.config.experiment import Train
-from llama_ablate.model import laws
 from llama_ablate.model.context import Context
 from llama_ablate.model.decoder import new_model
 from llama_ablate.model.norms import RMSNorm
@@ -30,35 +29,6 @@ def modules(plugin):
     """Load the worked examples; give their modules by name."""
     names = ("forgetting", "kda", "sam", "schedule_free", "sophia")
     return {name: plugin(name) for name in names}
-
-
-@pytest.mark.full
-@pytest.mark.parametrize("kernel", ["math", "fused"])
-@pytest.mark.parametrize(
-    "entry",
-    [
-        "kda",
-        "forgetting",
-        {"name": "forgetting", "window": 5, "sinks": True, "gate": "head"},
-        {"name": "forgetting", "qk_norm": True, "softcap": 5.0},
-    ],
-    ids=str,
-)
-def test_mixers_obey_the_laws_under_every_kernel(entry, kernel, monkeypatch):
-    make = laws._model
-    monkeypatch.setattr(laws, "_model", lambda spec: _with(make(spec), kernel))
-    for separator in (None, 7):
-        laws.check(make_spec(**LLAMA | {"attention": entry, "separator": separator}), "attention")
-
-
-def _with(model, kernel):
-    model.kernel = kernel
-    return model
-
-
-@pytest.mark.parametrize("entry", ["sam", "sophia", "schedule_free"])
-def test_optimizers_obey_the_laws(entry):
-    optimizer_laws.check(OPTIMIZERS.resolve(entry))
 
 
 def drawn(module, seed=0):

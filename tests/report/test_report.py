@@ -13,7 +13,8 @@ from matplotlib.text import Text
 from scipy import stats
 
 from llama_ablate.commands.cli import main
-from llama_ablate.config.experiment import Hypothesis
+from llama_ablate.config.experiment import Hypothesis, load
+from llama_ablate.design import plan as design
 from llama_ablate.evidence.intervals import seeds_for
 from llama_ablate.evidence.rates import compare_rates
 from llama_ablate.files.strict_json import sealed
@@ -30,7 +31,7 @@ from llama_ablate.report.sections import sections
 from llama_ablate.results import Store
 from llama_ablate.results.record import Measurement, Value
 from llama_ablate.results.snapshot import Results
-from tests import filled, plans
+from tests import plans
 from tests.conftest import LEARNS
 from tests.in_process import draw_nothing, run_in_process
 from tests.metrics import measured
@@ -321,6 +322,24 @@ def test_tables_are_written_for_people_for_papers_and_for_machines(store):
 # ---- factorial designs
 
 
+def store_of_file(root, file, loss):
+    """Plan a file, and write a store of its runs with the losses of labels and seeds.
+
+    One of None ended in an error.
+    """
+    plan = design.make(load(file))
+    made = Store(root)
+    labels = {variant.id: variant.label for variant in plan.tables[0].variants}
+    made.create(plan, file.read_text("utf-8"))
+    for run in plan.tables[0].runs:
+        value = loss(labels[run.variant], run.seed)
+        metrics = {} if value is None else {"perplexity": measured(test_loss_nats=value)}
+        outcome = "error" if value is None else "ok"
+        record = plans.record_of(run, label=labels[run.variant], outcome=outcome, metrics=metrics)
+        made.commit(record, [], None)
+    return made
+
+
 def test_a_factorial_design_reports_main_effects_and_interactions(
     experiment_file, tmp_path, capsys
 ):
@@ -335,7 +354,7 @@ def test_a_factorial_design_reports_main_effects_and_interactions(
     def loss(label, seed):
         return 2.0 + effects_of.get(label, -0.2) + 0.1 * seed + next(noise)
 
-    store = filled.of_file(tmp_path / "tiny", file, loss)
+    store = store_of_file(tmp_path / "tiny", file, loss)
     frames = read(store)
     table = estimate_factors(frames.table).set_index("factor")
     own = comparison(store)["loss"]
@@ -370,7 +389,7 @@ def test_a_half_fraction_says_what_its_effects_are_confounded_with(experiment_fi
     )
     variants = f"{{design: fraction, axes: {axes}}}"
     file = experiment_file(variants=variants, measure="[perplexity]", seeds="1")
-    store = filled.of_file(tmp_path / "tiny", file, lambda label, _seed: 2 + len(label) / 100)
+    store = store_of_file(tmp_path / "tiny", file, lambda label, _seed: 2 + len(label) / 100)
     written(store)
     page_text = (store.report / "report.md").read_text("utf-8")
     assert "## Factors" in page_text
