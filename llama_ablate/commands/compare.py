@@ -87,5 +87,5 @@ def _read(path: Path) -> "pd.DataFrame":
     try:
         table: pd.DataFrame = readers[path.suffix](path)
     except (OSError, ValueError) as error:
-        raise ConfigError(f"'{path}' cannot be read: {error}") from None
+        raise ConfigError(f"'{path}' cannot be read: {str(error).strip()}") from None
     return table

@@ -99,6 +99,10 @@ class OwnRuns:
         if len({*taken.values()}) < len(taken):
             raise ConfigError(f"{listed([*taken])} need columns of their own: {taken}")
         chosen = _find_metric(table, metric, taken)
+        values = _read_numbers(table, chosen)
+        if "State" in table:  # of an export of Weights & Biases
+            values = values.where(table["State"].eq("finished"))
+        table = table.assign(**{chosen: values})
         others = [kind for kind, column in taken.items() if kind in table and kind != column]
         points = table.drop(columns=others).rename(columns={of: kind for kind, of in taken.items()})
         points = points.dropna(subset=[*taken]).reset_index(drop=True)
@@ -261,8 +265,8 @@ class OwnRuns:
         alone = [v for v in differences.index[differences.isna().all(axis=1)] if has_any[v]]
         if alone and has_any[self.baseline]:
             raise ConfigError(
-                f"'{alone[0]}' and '{self.baseline}' have no seed in common: ask for `unpaired`, "
-                "which compares means"
+                f"'{alone[0]}' and '{self.baseline}' have no seed in common: --unpaired (in Python "
+                "`unpaired=True`) compares means"
             )
         if self.documents is None:
             return simultaneous(differences)
@@ -319,6 +323,8 @@ def read_rows(table: pd.DataFrame, pattern: str | None = None, file: str = "") -
     Raises ConfigError for a name that does not fit.
     """
     fields = re.split(r"\{(\w+)\}", pattern or "{Name}")
+    if len(fields) < 2:
+        raise ConfigError(f"--pattern {pattern}: needs {{variant}} or {{seed}}")
     parts = [f"(?P<{part}>.+)" if at % 2 else re.escape(part) for at, part in enumerate(fields)]
     form = re.compile("".join(parts))
     runs = {}
@@ -352,17 +358,32 @@ def _find_column(table: pd.DataFrame, kind: str, given: str | None) -> str:
     column = given or next((name for name in _NAMES[kind] if name in columns), "")
     if not column and kind != "step":
         names = listed([f"'{name}'" for name in columns], 8)
-        raise ConfigError(f"no column '{kind}' among {names}: name it with --{kind} COLUMN")
+        more = " (a table has commas between columns)" if len(columns) == 1 else ""
+        raise ConfigError(f"no column '{kind}' among {names}: name it with --{kind} COLUMN{more}")
     return column
 
 
 def _find_metric(table: pd.DataFrame, given: str | None, taken: dict[str, str]) -> str:
     """Return the metric to compare: the given one, or the one that looks like a loss."""
-    numbers = [str(name) for name in table.select_dtypes("number") if name not in taken.values()]
-    usual = [name for name in _METRICS if name in numbers]
-    usual += [name for name in numbers if "loss" in name and name not in usual]
-    metric = given or next(iter(usual or numbers), "")
-    if metric not in numbers:
-        what = f"metric {given}: is no column of numbers" if given else "no column has numbers"
-        raise ConfigError(f"{what}; columns of numbers: {listed(numbers, 8) or 'none'}")
+    columns = [str(name) for name in table if name not in taken.values()]
+    if given is not None and given not in columns:
+        raise ConfigError(f"metric {given}: no such column{nearest(given, columns)}")
+    usual = [name for name in _METRICS if name in columns]
+    usual += [name for name in columns if "loss" in name]
+    metric = given or next(iter(usual), "")
+    if not metric:
+        names = listed([f"'{name}'" for name in columns], 8)
+        raise ConfigError(f"no loss among {names}: name the metric with --metric COLUMN")
     return metric
+
+
+def _read_numbers(table: pd.DataFrame, column: str) -> "pd.Series[float]":
+    """Return a column as numbers. Raises ConfigError for text, naming its row."""
+    numbers = pd.to_numeric(table[column], errors="coerce")
+    wrong = table[column].notna() & numbers.isna()
+    if wrong.any():
+        row = int(wrong.to_numpy().argmax())
+        raise ConfigError(
+            f"{column} '{table[column].iloc[row]}': is not a number, in row {row + 1}"
+        )
+    return numbers.astype(float)

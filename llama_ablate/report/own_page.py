@@ -9,11 +9,11 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from llama_ablate.config.experiment import slug
-from llama_ablate.evidence.written import interval
+from llama_ablate.evidence.written import interval, times
 from llama_ablate.files import disk
 from llama_ablate.files.strict_json import to_json
 from llama_ablate.findings.answer import VariantCost
-from llama_ablate.findings.columns import list_rows
+from llama_ablate.findings.columns import iterate, list_rows
 from llama_ablate.findings.own_runs import OwnRuns
 from llama_ablate.report import columns, page, pictures, tables
 from llama_ablate.report.contents import Styles
@@ -65,6 +65,12 @@ def describe(runs: OwnRuns) -> dict[str, str]:
         "runs": runs,
         "tables": {name: list_rows(of) for name, of in each.groupby("table", sort=False)},
         "taken": ", ".join(taken),
+        "reached": [
+            f"{row.variant} {row.verdict} in {row.along}, {times(row.ratio, row.low, row.high)}"
+            for row in iterate(runs.targets())
+            if row.ratio > 0
+        ],
+        "alone": [*rows.loc[rows["n"].eq(1) & ~rows["baseline"], "variant"]],
         "correlations": " to ".join(dict.fromkeys([*correlations[:1], *correlations[-1:]])),
         "lost": [f"{v} seed {s}" for v, s in zip(lost["variant"], lost["seed"], strict=True)],
     }
@@ -95,8 +101,8 @@ def write(runs: OwnRuns, folder: Path) -> Path:
         ]
         about = f"Difference: {runs.metric} minus that of {runs.baseline}."
         about += f" Grey: the margin of {runs.margin}." * bool(runs.margin)
-        leads.append(page.PageBlock(section.table, table, section.note, figures, about=about))
-    ends = runs.runs[["table", *runs.taken, runs.metric, "lost"]].head(_MAX_RUNS).astype(object)
+        leads.append(page.PageBlock(section.table, table, figures=figures, about=about))
+    ends = runs.runs[[*runs.by, *runs.taken, runs.metric, "lost"]].head(_MAX_RUNS).astype(object)
     parts = [page.PagePart("target", f"To a {runs.metric} of {runs.target}", "", others)]
     parts.append(
         page.PagePart("runs", "Runs", "", [page.PageBlock("", page.lay_out(ends.fillna("-")))])
@@ -163,9 +169,9 @@ def _average_costs(runs: OwnRuns, table: str) -> pd.DataFrame:
     costs = {}
     for name, of in numbers.items():
         is_speed = any(part in str(name).lower() for part in _SPEEDS)
-        cost = 1 / of if is_speed else of
+        cost = 1e6 / of if is_speed else of
         if (is_speed or any(part in str(name).lower() for part in _COSTS)) and (
             cost.max() > _SAME * cost.min() > 0
         ):
-            costs[f"1 / {name}" if is_speed else str(name)] = cost
+            costs[f"1 / {name}, millionths" if is_speed else str(name)] = cost
     return pd.DataFrame(costs, numbers.index).reset_index()

@@ -136,7 +136,8 @@ def test_the_last_step_counts_and_a_run_without_an_end_is_lost():
     of_base = steps["variant"].eq("control") & steps["seed"].eq(0) & steps["step"].eq(2)
     a_step_less = steps.assign(step=steps["step"].replace(2, 20).mask(of_base, 19))
     assert not la.compare(a_step_less, "control").runs["lost"].any()
-    for lost in (steps.assign(loss=steps["loss"].mask(of_base)), steps[~of_base]):
+    crashed = steps.assign(State=np.where(of_base, "crashed", "finished"))
+    for lost in (steps.assign(loss=steps["loss"].mask(of_base)), steps[~of_base], crashed):
         row = compare(lost).loc["control"]
         assert (row["n"], row["lost"]) == (2, 1)
 
@@ -195,7 +196,7 @@ def test_the_command_writes_a_page_that_opens_again(write, tmp_path, capsys):
         "the error from the finite held-out text",
         "size small",
         "size large",
-        "1 / tokens per second",
+        "1 / tokens per second, millionths",
     )
     assert all(words in page for words in said)
     assert {path.suffix for path in (out / "tables").iterdir()} == {".csv", ".md", ".tex"}
@@ -209,7 +210,8 @@ def test_the_command_writes_a_page_that_opens_again(write, tmp_path, capsys):
 
 WRONG = {
     "--baseline contrl": "no such variant; allowed: candidate, control; did you mean 'control'?",
-    "--metric x": "metric x",
+    "--metric x": "metric x: no such column",
+    "--pattern foo": "needs {variant} or {seed}",
     "--margin -1": "margin -1.0",
     "--margin wide": "--margin",
     "--target 2": "target: needs",
@@ -224,15 +226,16 @@ WRONG = {
     "--unpaired --documents runs.csv": "documents: give the error of pairs",
 }
 TABLES = {
-    "no seed in common": (table_of(PUBLISHED).assign(seed=range(6)), "`unpaired`"),
+    "no seed in common": (table_of(PUBLISHED).assign(seed=range(6)), "--unpaired"),
     "a run twice": (
         pd.concat([table_of(PUBLISHED)] * 2),
         "variant control, seed 0: is given twice",
     ),
     "no seed": (table_of(PUBLISHED).drop(columns="seed"), "--seed COLUMN"),
-    "no numbers": (table_of(PUBLISHED).assign(loss="x"), "no column has numbers"),
+    "no numbers": (table_of(PUBLISHED).assign(loss="x"), "loss 'x': is not a number, in row 1"),
+    "no loss": (table_of(PUBLISHED).rename(columns={"loss": "speed"}), "--metric COLUMN"),
     "one variant": (table_of({"control": [1, 2]}), "no other variant"),
-    "no rows": (table_of(PUBLISHED).head(0), "no column has numbers"),
+    "no rows": (table_of(PUBLISHED).head(0), "no such variant"),
 }
 
 
