@@ -44,7 +44,7 @@ def test_the_next_step_follows_from_what_is_undecided(opened, pack, said):
 
 def test_families_of_intervals_are_counted(opened):
     """A family each: the rows, each of two controls, and the rows at branches."""
-    found = count_families(opened("atlas/tied-embeddings"))
+    found = count_families(opened("atlas/tied-higher-rates"))
     assert found == "4 families of intervals at 5% each: rows, controls (2), branches."
 
 
