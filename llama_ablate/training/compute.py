@@ -37,7 +37,9 @@ _MAX_KEPT_BLOCK = 32 << 20  # bytes: the largest that glibc accepts
 _MAX_FLOAT32_SIZE, _MAX_MATH_CONTEXT = 1 << 14, 512
 #: Largest FLOPs of a timed step: some tenths of a second. A step that does not fill the device
 #: would underestimate its speed.
-_TIMED_FLOPS = {"cpu": 5e10, "cuda": 1e14}
+_TIMED_FLOPS = {"cpu": 2e10, "cuda": 1e14}
+#: Fewest tokens of a timed step.
+_MIN_TIMED_TOKENS = 512
 #: Seconds of a fused AdamW step for each parameter: measured on a CPU, 1 to 2.7 ns for matrices of
 #: 1,024 to 64 rows; on a GPU by its memory traffic of 28 bytes at 1 TB/s.
 _ADAMW_S = {"cpu": 2e-9, "cuda": 3e-11}
@@ -295,7 +297,7 @@ def multiplies_bfloat16(device: str) -> bool:
     return bool(torch.cpu._is_avx512_bf16_supported())  # noqa: SLF001  public from torch 2.11 on
 
 
-def measured(spec: ModelSpec, train: Train, compute: Compute, rounds: int = 3) -> Compute:
+def measured(spec: ModelSpec, train: Train, compute: Compute, rounds: int = 2) -> Compute:
     """Measure the training speed of a compute configuration, for forecasts.
 
     The function times the forward and backward pass of a one-layer model, or of one period of a
@@ -305,9 +307,11 @@ def measured(spec: ModelSpec, train: Train, compute: Compute, rounds: int = 3) -
     """
     configure_process(compute.threads, compute.device)
     one_layer = replace(spec, layers=spec.period)
-    # A micro-batch, or a part of it that is quick enough.
-    most = _TIMED_FLOPS[compute.device] / (count(one_layer).work * one_layer.context)
-    batch = max(1, min(train.batch // train.accumulate, int(most)))
+    # A micro-batch, or a part of it or of a sequence that is quick enough.
+    most = int(_TIMED_FLOPS[compute.device] / count(one_layer).work)
+    context = min(spec.context, max(_MIN_TIMED_TOKENS, most))
+    one_layer = replace(one_layer, context=context)
+    batch = max(1, min(train.batch // train.accumulate, most // context))
     objective = Objective(new_model(one_layer, 0).to(compute.device), losses_of(train))
     tokens = torch.randint(0, one_layer.vocab, (batch, one_layer.context + 1)).to(compute.device)
     in_float32 = replace(compute, precision="float32")
