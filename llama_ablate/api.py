@@ -23,7 +23,7 @@ from llama_ablate.evidence.intervals import ALPHA
 from llama_ablate.findings import union as unions
 from llama_ablate.findings.answer import headline
 from llama_ablate.findings.frames import Frames
-from llama_ablate.findings.own_runs import ASKED, OwnRuns
+from llama_ablate.findings.own_runs import OPTIONS_FILE, OwnRuns
 from llama_ablate.findings.warnings import warnings
 from llama_ablate.report import columns
 from llama_ablate.results import Results
@@ -234,7 +234,7 @@ def open(folder: Path | str) -> OpenedResults:  # noqa: A001  it is read as `la.
     ConfigError if the folder has no results, or if a file is damaged.
     """
     path = Path(folder).expanduser()
-    if (path / ASKED).is_file():
+    if (path / OPTIONS_FILE).is_file():
         return cast("OpenedResults", OwnRuns.open(path))
     results = Results.open(path)
     return OpenedResults(Frames.of(results), [results])

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 HELP = "compare the variants of a table of runs that another trainer made"
 EXAMPLE = "compare runs.csv --baseline base"
-_ASKED = (
+_OPTIONS = (
     *("baseline", "metric", "margin", "target", "higher_is_better", "unpaired"),
     *("variant", "seed", "step"),
 )
@@ -56,10 +56,10 @@ def run(options: CompareOptions) -> Answer:
     from llama_ablate.report import own_page
 
     each = [read_rows(_read(path), options.pattern, path.stem) for path in options.files]
-    asked = {name: getattr(options, name) for name in _ASKED}
-    asked["by"] = options.by.split(",") if options.by else ()
-    asked["documents"] = _read(options.documents) if options.documents else None
-    runs = OwnRuns.of(pd.concat(each, ignore_index=True), **asked)
+    given = {name: getattr(options, name) for name in _OPTIONS}
+    given["by"] = options.by.split(",") if options.by else ()
+    given["documents"] = _read(options.documents) if options.documents else None
+    runs = OwnRuns.of(pd.concat(each, ignore_index=True), **given)
     output: list[Any] = []
     for section in own_page.list_sections(runs):
         output += [section.title, section.cells]

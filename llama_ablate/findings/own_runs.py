@@ -50,8 +50,8 @@ _SAME_LOSS = 0.01
 #: Share of its variant's longest run before which the end of a run is early. Runs of equal seconds
 #: differ by a few steps.
 _EARLY = 0.9
-#: File of what was asked, by which a folder of a comparison is known.
-ASKED = "compare.json"
+#: File of the options, by which a folder of a comparison is known.
+OPTIONS_FILE = "compare.json"
 
 
 @dataclass(frozen=True)
@@ -85,12 +85,12 @@ class OwnRuns:
         variant: str | None = None,
         seed: str | None = None,
         step: str | None = None,
-        **asked: Any,
+        **options: Any,
     ) -> "OwnRuns":
         """Read a table of runs or steps.
 
         `variant`, `seed` and `step` name columns, which are found by their usual names otherwise;
-        `asked` are further fields. Raises ConfigError for a missing column or baseline, a metric
+        `options` are further fields. Raises ConfigError for a missing column or baseline, a metric
         that is not a number, and a run that is given twice.
         """
         given = {"variant": variant, "seed": seed, "step": step}
@@ -107,33 +107,33 @@ class OwnRuns:
         points = table.drop(columns=others).rename(columns={of: kind for kind, of in taken.items()})
         points = points.dropna(subset=[*taken]).reset_index(drop=True)
         points = points.assign(variant=points["variant"].astype(str))
-        runs = cls(points, baseline, chosen, taken=taken, **asked)
+        runs = cls(points, baseline, chosen, taken=taken, **options)
         runs._check()
         return runs
 
     @classmethod
     def open(cls, folder: Path) -> "OwnRuns":
         """Open the runs that `save` wrote. Raises ConfigError for a damaged file."""
-        asked = parse(disk.read(folder / ASKED), folder / ASKED)
+        options = parse(disk.read(folder / OPTIONS_FILE), folder / OPTIONS_FILE)
         documents = folder / "documents.csv"
-        asked["documents"] = pd.read_csv(documents) if documents.is_file() else None
+        options["documents"] = pd.read_csv(documents) if documents.is_file() else None
         try:
-            return cls.of(pd.read_csv(folder / "points.csv"), **asked)
+            return cls.of(pd.read_csv(folder / "points.csv"), **options)
         except (OSError, TypeError, ValueError) as error:
             raise ConfigError(f"'{folder}': damaged: {error}") from None
 
     def save(self, folder: Path) -> None:
-        """Write the runs and what was asked of them to a folder, for `open`."""
+        """Write the runs and the options to a folder, for `open`."""
         disk.make(folder)
         for name in ("points", "documents"):
             table = getattr(self, name)
             if table is not None:
                 disk.replace(folder / f"{name}.csv", table.to_csv(index=False).encode())
-        write_text(folder / ASKED, to_json(self.asked))
+        write_text(folder / OPTIONS_FILE, to_json(self.options))
 
     @property
-    def asked(self) -> dict[str, Any]:
-        """What was asked, as `of` takes it."""
+    def options(self) -> dict[str, Any]:
+        """Options of the comparison, as `of` takes them."""
         left_out = ("points", "documents", "taken")
         names = (of.name for of in fields(self) if of.name not in left_out)
         return {name: getattr(self, name) for name in names}
@@ -277,8 +277,8 @@ class OwnRuns:
             errors.append(find_text_error(dict.fromkeys(row.dropna().index, weights), documents))
         if None in errors:
             raise ConfigError("documents: a compared run has none, or others than its pair")
-        known = [(error.se or math.nan, error.df) for error in errors if error]
-        return simultaneous(differences, pd.DataFrame(known, differences.index, ["se", "df"]))
+        pairs = [(error.se or math.nan, error.df) for error in errors if error]
+        return simultaneous(differences, pd.DataFrame(pairs, differences.index, ["se", "df"]))
 
     def _read_documents(self) -> dict[tuple[str, Any], Array]:
         """Return total losses and tokens by document, (2, documents), for each run."""
@@ -293,10 +293,10 @@ class OwnRuns:
                 [rows["loss"].to_numpy(float) * tokens, tokens]
             )
             mean = documents[str(variant), seed][0].sum() / tokens.sum()
-            known = means.get((str(variant), seed), math.nan)
-            if abs(known - mean) > _SAME_LOSS * abs(mean):
+            reported = means.get((str(variant), seed), math.nan)
+            if abs(reported - mean) > _SAME_LOSS * abs(mean):
                 what = f"documents of '{variant}', seed {seed}: their mean loss is {mean:.4g}"
-                raise ConfigError(f"{what}, and {self.metric} is {known:.4g}")
+                raise ConfigError(f"{what}, and {self.metric} is {reported:.4g}")
         return documents
 
     def targets(self) -> pd.DataFrame:

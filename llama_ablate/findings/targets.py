@@ -47,7 +47,7 @@ def find_crossing(at: Array, losses: Array, target: float) -> float:
 def compare_times(
     curves: pd.DataFrame, variants: Sequence[str], target: float, along: Sequence[str]
 ) -> pd.DataFrame:
-    """Compare the steps, seconds, ... to a target loss with those of the first variant.
+    """Compare the times to a target loss with the first variant's.
 
     `curves` has a row for each point of a run, with the columns `variant`, `seed`, `loss` and those
     named in `along`. Ratios are of runs with the same seed; the intervals of a column hold for all
@@ -77,9 +77,9 @@ def _compare_along(name: str, runs: pd.DataFrame, variants: Sequence[str]) -> li
     timed = {
         variant: len(times.loc[variant].where(lambda of: of > 0).dropna()) for variant in variants
     }
-    whole = [variant for variant in variants if 0 < ended[variant] == timed[variant]]
+    timed_variants = [variant for variant in variants if 0 < ended[variant] == timed[variant]]
     logs = times.where(times > 0).map(math.log, na_action="ignore")
-    logs.loc[[v for v in others if not {v, base} <= {*whole}]] = math.nan
+    logs.loc[[v for v in others if not {v, base} <= {*timed_variants}]] = math.nan
     compared = dict(
         zip(others, list_rows(simultaneous(logs.loc[others] - logs.loc[base])), strict=True)
     )
@@ -90,12 +90,12 @@ def _compare_along(name: str, runs: pd.DataFrame, variants: Sequence[str]) -> li
         if variant == base:
             rows.append({**row, "verdict": "baseline"})
             continue
-        found = compared[variant]
-        row |= {new: math.exp(found[old]) for new, old in _RATIO.items()}
-        if not {variant, base} <= {*whole}:
+        interval = compared[variant]
+        row |= {new: math.exp(interval[old]) for new, old in _RATIO.items()}
+        if not {variant, base} <= {*timed_variants}:
             first, second = ((reached[of], ended[of]) for of in (variant, base))
             share = compare_rates(first, second, ALPHA / len(others))
-            found = {"low": -share["high"], "high": -share["low"]}
+            interval = {"low": -share["high"], "high": -share["low"]}
             row["share"] = share["mean"]
-        rows.append({**row, "verdict": verdict(found["low"], found["high"])})
+        rows.append({**row, "verdict": verdict(interval["low"], interval["high"])})
     return rows

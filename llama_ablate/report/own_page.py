@@ -53,7 +53,7 @@ def list_sections(runs: OwnRuns) -> Iterator[Section]:
 
 
 def describe(runs: OwnRuns) -> dict[str, str]:
-    """Describe what was read, how runs are paired, and what is not known, by title."""
+    """Describe the input, the pairing and the limits of a comparison, by title."""
     rows, ends = runs.comparison(), runs.runs
     correlations = [f"{of:.2f}" for of in sorted(rows["correlation"].dropna())]
     lost = ends[ends["lost"]]
@@ -94,10 +94,10 @@ def write(runs: OwnRuns, folder: Path) -> Path:
             others.append(page.PageBlock(section.table, table))
             continue
         figures = [
-            page.PageFigure(name, section.table, "", stem, said_of, page.save_figure(*drawn))
+            page.PageFigure(name, section.table, "", stem, said_of, page.save_figure(*place))
             for name, figure, said_of in _draw(runs, section, styles)
             for stem in [slug(f"{name} {section.table}", 160)]
-            for drawn in [(figure, folder / "figures", stem)]
+            for place in [(figure, folder / "figures", stem)]
         ]
         about = f"Difference: {runs.metric} minus that of {runs.baseline}."
         about += f" Grey: the margin of {runs.margin}." * bool(runs.margin)
@@ -122,7 +122,7 @@ def write(runs: OwnRuns, folder: Path) -> Path:
         first=leads[0].name,
         leads=leads,
         parts=[part for part in parts if part.blocks],
-        experiment=to_json(runs.asked),
+        experiment=to_json(runs.options),
         environment="",
     )
     disk.replace(path, text.encode("utf-8"))
