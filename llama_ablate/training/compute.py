@@ -297,7 +297,7 @@ def multiplies_bfloat16(device: str) -> bool:
     return bool(torch.cpu._is_avx512_bf16_supported())  # noqa: SLF001  public from torch 2.11 on
 
 
-def measured(spec: ModelSpec, train: Train, compute: Compute, rounds: int = 2) -> Compute:
+def measured(spec: ModelSpec, train: Train, compute: Compute, rounds: int = 1) -> Compute:
     """Measure the training speed of a compute configuration, for forecasts.
 
     The function times the forward and backward pass of a one-layer model, or of one period of a
