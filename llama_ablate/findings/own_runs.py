@@ -211,6 +211,10 @@ class OwnRuns:
         other and added (Welch, with Satterthwaite's degrees of freedom). Returns the columns of the
         section `own_runs`. Raises ConfigError for variants without a common seed.
         """
+        return self._comparison
+
+    @cached_property
+    def _comparison(self) -> pd.DataFrame:
         each = [self._compare(rows) for _, rows in self.runs.groupby("table", sort=False)]
         return pd.concat(each, ignore_index=True)
 
@@ -301,6 +305,10 @@ class OwnRuns:
 
     def targets(self) -> pd.DataFrame:
         """Compare the steps, and seconds if known, in which runs reach the target loss."""
+        return self._targets
+
+    @cached_property
+    def _targets(self) -> pd.DataFrame:
         along = ["step", *[name for name in _SECONDS if name in self.points][:1]]
         each = []
         for name, points in self.tables if self.target else ():

@@ -74,11 +74,9 @@ def _compare_along(name: str, runs: pd.DataFrame, variants: Sequence[str]) -> li
     times = runs.pivot_table("at", "variant", "seed", dropna=False).reindex([*variants])
     ended = {variant: int(runs["variant"].eq(variant).sum()) for variant in variants}
     reached = {variant: len(times.loc[variant].dropna()) for variant in variants}
-    timed = {
-        variant: len(times.loc[variant].where(lambda of: of > 0).dropna()) for variant in variants
-    }
-    timed_variants = [variant for variant in variants if 0 < ended[variant] == timed[variant]]
     logs = times.where(times > 0).map(math.log, na_action="ignore")
+    timed = {variant: len(logs.loc[variant].dropna()) for variant in variants}
+    timed_variants = [variant for variant in variants if 0 < ended[variant] == timed[variant]]
     logs.loc[[v for v in others if not {v, base} <= {*timed_variants}]] = math.nan
     compared = dict(
         zip(others, list_rows(simultaneous(logs.loc[others] - logs.loc[base])), strict=True)

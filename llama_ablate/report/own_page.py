@@ -33,6 +33,7 @@ _DIFFERENCES = (
 
 def list_sections(runs: OwnRuns) -> Iterator[Section]:
     """Yield the comparison of each table, and its steps or seconds to the target loss."""
+    said = " ".join(describe(runs).values())
     for key, title, frame in (
         ("own_runs", "Comparison", runs.comparison()),
         ("target", f"To a {runs.metric} of {runs.target}", runs.targets()),
@@ -43,7 +44,7 @@ def list_sections(runs: OwnRuns) -> Iterator[Section]:
             yield Section(
                 f"{title}: {table}" if table else title,
                 cells,
-                " ".join(describe(runs).values()) if key == "own_runs" else "",
+                said if key == "own_runs" else "",
                 rows,
                 "comparison" if key == "own_runs" else key,
                 table,
@@ -84,8 +85,8 @@ def write(runs: OwnRuns, folder: Path) -> Path:
     sections, said = [*list_sections(runs)], describe(runs)
     for part in sections:
         base = disk.below(folder, "tables", slug(part.title, 160))
-        caption = f"Differences in {runs.metric} from {runs.baseline}."
-        tables.save(part.cells, part.frame, caption, base, part.short, part.note)
+        title = f"Differences in {runs.metric} from {runs.baseline}."
+        tables.save(part.cells, part.frame, title, base, part.short, part.note)
     styles = Styles.of([*runs.points["variant"].unique()], runs.baseline)
     leads, others = [], []
     for section in sections:
@@ -93,12 +94,11 @@ def write(runs: OwnRuns, folder: Path) -> Path:
         if section.key == "target":
             others.append(page.PageBlock(section.table, table))
             continue
-        figures = [
-            page.PageFigure(name, section.table, "", stem, said_of, page.save_figure(*place))
-            for name, figure, said_of in _draw(runs, section, styles)
-            for stem in [slug(f"{name} {section.table}", 160)]
-            for place in [(figure, folder / "figures", stem)]
-        ]
+        figures = []
+        for name, figure, caption in _draw(runs, section, styles):
+            stem = slug(f"{name} {section.table}", 160)
+            svg = page.save_figure(figure, folder / "figures", stem)
+            figures.append(page.PageFigure(name, section.table, "", stem, caption, svg))
         about = f"Difference: {runs.metric} minus that of {runs.baseline}."
         about += f" Grey: the margin of {runs.margin}." * bool(runs.margin)
         leads.append(page.PageBlock(section.table, table, figures=figures, about=about))

@@ -154,11 +154,9 @@ def _draw(frames: Frames, folder: Path) -> Iterator[PageFigure]:
             for figure in figures.make(name, frames):
                 end = "" if figure.table == first else f"_{slug(figure.table, 160)}"
                 stem = f"{figure.name}{end}"
-                drawn = save_figure(figure.figure, folder, stem)
-                element = "" if name in _IN_TABLES else drawn
-                yield PageFigure(
-                    figure.name, figure.table, kind.section, stem, kind.caption, element
-                )
+                svg = save_figure(figure.figure, folder, stem)
+                about = (figure.name, figure.table, kind.section, stem, kind.caption)
+                yield PageFigure(*about, "" if name in _IN_TABLES else svg)
         except FAULTS as error:
             fault = f"{type(error).__name__}: {error}"
             yield PageFigure(name, first, kind.section, name, kind.caption, error=fault)
