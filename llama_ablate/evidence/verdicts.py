@@ -34,6 +34,12 @@ def count_ended(outcomes: Iterable[str]) -> dict[str, int]:
     return dict(zip(COUNTS, numbers, strict=True))
 
 
+def count_sides(own: Iterable[str], other: Iterable[str]) -> dict[str, int]:
+    """Count the outcomes of a comparison's two sides, by the names of `SIDES`."""
+    counts = [count for ended in (own, other) for count in count_ended(ended).values()]
+    return dict(zip(SIDES, counts, strict=True))
+
+
 def verdict(low: float, high: float, margin: float | None = None) -> str:
     """Return the verdict for the interval of `variant - baseline`; lower is better.
 

@@ -29,7 +29,7 @@ from llama_ablate.evidence.intervals import (
 from llama_ablate.evidence.item_error import by_group, item_error, least_error
 from llama_ablate.evidence.rates import compare_rates
 from llama_ablate.evidence.text_error import StandardError, text_error
-from llama_ablate.evidence.verdicts import SIDES, count_ended
+from llama_ablate.evidence.verdicts import SIDES, count_sides
 from llama_ablate.findings.columns import iterate
 from llama_ablate.findings.outcomes import UNSTABLE
 from llama_ablate.findings.table import HELD_OUT_SPLITS, SPLITS, Table, once
@@ -250,8 +250,7 @@ def _count_sides(
         first, second = (ended.get(id_, {}) for id_ in pair)
         chosen = seeds.get(pair[0], first)
         both = [seed for seed in first if seed in second and seed in chosen]
-        sides = count_ended(first[s] for s in both), count_ended(second[s] for s in both)
-        rows.append([value for side in sides for value in side.values()])
+        rows.append(count_sides([first[s] for s in both], [second[s] for s in both]))
     return pd.DataFrame(rows, columns=[*SIDES])
 
 

@@ -18,7 +18,7 @@ from llama_ablate.config.spec import SLOTS
 from llama_ablate.evidence.factorial import FactorEffect, contrasts, every_effect, weights
 from llama_ablate.evidence.intervals import ALPHA, NO_BIAS, NOTHING, scale_ends, widen
 from llama_ablate.evidence.text_error import StandardError
-from llama_ablate.evidence.verdicts import SIDES, count_ended, judge
+from llama_ablate.evidence.verdicts import count_sides, judge
 from llama_ablate.evidence.written import decimals
 from llama_ablate.findings import tuning
 from llama_ablate.findings.columns import index_rows, list_rows, make_frame
@@ -98,8 +98,7 @@ def _judge(
     if estimates:
         runs = find_reported(table)
         ended = [runs.loc[runs["variant"].isin(ids), "ended"] for ids in _sides(effect, cells)]
-        sides = [value for of in ended for value in count_ended(of).values()]
-        word = judge({**row, **dict(zip(SIDES, sides, strict=True))}, table.equivalence)
+        word = judge({**row, **count_sides(*ended)}, table.equivalence)
         is_wide = row["high"] - row["low"] > _WIDE * usual
         reason = "the text" if row["text_se"] > row["seed_se"] else "few runs"
         why = reason if is_wide else ""

@@ -26,7 +26,7 @@ from llama_ablate.evidence.intervals import (
     simultaneous,
 )
 from llama_ablate.evidence.pairing import measure_pairing
-from llama_ablate.evidence.verdicts import SIDES, count_ended, judge, negate, seeds_to_decide
+from llama_ablate.evidence.verdicts import count_sides, judge, negate, seeds_to_decide
 from llama_ablate.files import disk
 from llama_ablate.files.strict_json import parse, to_json, write_text
 from llama_ablate.findings.columns import list_rows, make_frame
@@ -235,13 +235,12 @@ class OwnRuns:
             differences = self._pair(values)
         rows = []
         for name, row in zip(names, [None, *list_rows(differences)], strict=True):
-            both = [count_ended(ended[of]) for of in (name, self.baseline)]
-            counts = dict(zip(SIDES, [n for side in both for n in side.values()], strict=True))
+            counts = count_sides(ended[name], ended[self.baseline])
             interval: dict[str, Any] = {**(row or NOTHING), **counts}
             judged = negate(interval) | counts if self.higher_is_better else interval
             word = judge(judged, self.margin) if row else "baseline"
             word = "lost" if word == "diverged" else word
-            is_open = word == "inconclusive" and not self.unpaired and not both[0]["lost"]
+            is_open = word == "inconclusive" and not self.unpaired and not counts["own_lost"]
             correlation, saved = measure_pairing(values.loc[name], values.loc[self.baseline])
             measured = {"value": values.loc[name].mean(), "sd": values.loc[name].std(ddof=1)}
             rows.append(
@@ -257,7 +256,7 @@ class OwnRuns:
                     "seeds_low": seeds_to_decide(judged, self.margin) if is_open else math.nan,
                     "correlation": correlation if row else math.nan,
                     "pairing_saves": saved if row else math.nan,
-                    "lost": both[0]["lost"],
+                    "lost": counts["own_lost"],
                 }
             )
         return make_frame(rows, "own_runs")
