@@ -70,8 +70,9 @@ def run(options: PlanOptions) -> Answer:
     document = plan.model_copy(update={"compute": compute}).named()
     predicted = forecast.forecast(document, compute, workers, need)
     values = predicted.to_dict(lambda *of: [str(warning) for warning in planned(*of)])
+    pilot = _pilot(document, options)
     with source.located():  # errors for an equivalence that cannot be shown
-        more, margin = _precision(document, options, predicted.most)
+        more, margin = _precision(document, *pilot, predicted.most)
     jobs = machine.describe_jobs(document, device, predicted.most.worker_s / 3600)
     resets = find_reset_options(plan.experiment.model, source.base_model)
     values["notes"] = [str(source.locate(error)) for error in resets]
@@ -84,7 +85,7 @@ def run(options: PlanOptions) -> Answer:
 
 
 def _precision(
-    plan: "PlanDocument", options: PlanOptions, cost: "Cost"
+    plan: "PlanDocument", noise: "Noise | None", whose: str, cost: "Cost"
 ) -> tuple[dict[str, Any], str]:
     """Return values, and a sentence on the margin, for a plan of predicted cost.
 
@@ -93,7 +94,6 @@ def _precision(
     from llama_ablate.config import margins
     from llama_ablate.findings.precision import expect
 
-    noise, whose = _pilot(plan, options)
     for i, entry in enumerate(plan.hypotheses if noise else ()):
         if entry.direction != "equivalent" or entry.measure or entry.force:
             continue
