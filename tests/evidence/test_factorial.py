@@ -30,14 +30,6 @@ def by_factors(*args, **more):
     return {effect.factors: row for effect, row in by_effect(*args, **more).items()}
 
 
-def test_a_worked_two_by_two():
-    """Losses 1, 2, 3, 6 at (0,0), (0,1), (1,0), (1,1): A = 4.5 - 1.5, B = 4 - 2, AB = 4 - 2."""
-    runs = [(0, 0), (0, 1), (1, 0), (1, 1)]
-    effects = by_factors(runs, [[1, 1.1], [2, 2.2], [3, 3.1], [6, 6.0]], ["A", "B"])
-    means = {names: row.mean for names, row in effects.items()}
-    assert means == pytest.approx({("A",): 2.95, ("B",): 2.0, ("A", "B"): 1.9})
-
-
 @pytest.mark.parametrize("factors", [5, 6])
 def test_a_half_fraction_has_resolution_five_or_more(factors):
     """Half of all runs; every contrast balances and no two of them are aliases."""

@@ -11,7 +11,6 @@ from llama_ablate.evidence.intervals import (
     bound_bias,
     estimate,
     join_errors,
-    moderate_variances,
     power,
     seeds_for,
     seeds_needed,
@@ -82,13 +81,6 @@ def test_the_moderated_variance_of_a_worked_example():
     assert row["high"] == pytest.approx(stats.t.isf(0.05 / 8, 5) * math.sqrt(2.2 / 3))
 
 
-def test_a_row_noisier_than_the_others_takes_less_of_their_variance():
-    """Own variance 8, the others' 1: the prior weighs 3 x 2 / 8 = 3/4."""
-    variance, df, borrows = moderate_variances([8.0, 1.0, 1.0, 1.0], 2.0)
-    assert (df[0], variance[0]) == pytest.approx((2.75, (0.75 * 1 + 2 * 8) / 2.75))
-    assert borrows.all()
-
-
 def test_rows_without_spread_or_seeds_have_no_interval_and_lend_what_they_have():
     same, one, none, last = rows_of([[0.5, 0.5, 0.5], [1.0], [], [-1.0, 0.0, 1.0]])
     assert same["high"] > 0.5  # of the other's variance
@@ -138,14 +130,6 @@ def test_a_bias_widens_the_side_that_it_could_have_made_and_never_narrows():
     assert ends((-0.02, 0.03)) == pytest.approx([-0.03, 0.02])
     assert ends((0.01, 0.03)) == pytest.approx([-0.03, 0.0])
     assert ends((-math.inf, math.inf)).tolist() == [-math.inf, math.inf]
-
-
-def test_a_repeated_baseline_bounds_the_bias_by_its_interval():
-    assert bound_bias([]) is None
-    assert bound_bias([0.0, 0.0]) == (0.0, 0.0)
-    assert bound_bias([0.01]) == (-math.inf, math.inf)
-    ends = stats.ttest_1samp([0.01, 0.02, 0.0], 0).confidence_interval(0.95)
-    assert bound_bias([0.01, 0.02, 0.0]) == pytest.approx((ends.low, ends.high))
 
 
 def test_a_fault_of_all_arms_but_the_baseline_is_caught_where_runs_do_not_repeat_exactly(volume):

@@ -41,13 +41,6 @@ def test_a_gap_grows_closes_reverses_moves_or_holds(values, margin, trend):
     assert gap(values, margin).trend == trend
 
 
-def test_the_slope_is_that_of_a_line_by_hand():
-    found = gap(differences(-0.01, -0.03, -0.05))
-    assert found.slope == pytest.approx(-0.02)  # nats per tenfold size
-    with pytest.raises(ValueError, match="two sizes"):
-        gap({1e4: [0.1, 0.2]})
-
-
 def test_slope_intervals_cover_the_true_slope_in_95_percent_of_simulations(volume):
     tables, generator, held = volume(300, 2_000, 2_000), np.random.default_rng(0), 0
     for _ in range(tables):
