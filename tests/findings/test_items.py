@@ -9,7 +9,6 @@ import pytest
 from llama_ablate.evidence.item_error import by_group, item_error, least_error
 from llama_ablate.findings.compare import compare, find_answers
 from llama_ablate.findings.frames import Frames
-from llama_ablate.findings.others import compare_others
 from llama_ablate.results import Results
 from tests import tables
 from tests.metric_rows import make_values, of_run
@@ -23,12 +22,6 @@ def prose():
     return Frames.of(Results.open(REFERENCE / "prose")).table
 
 
-def test_records_without_groups_have_those_that_their_accuracies_tell(prose):
-    for of_seed in find_answers(prose, NAME).values():
-        for own in of_seed.values():
-            assert own.groups.tolist() == np.repeat(range(8), 25).tolist()
-
-
 def test_the_error_of_an_accuracy_is_that_between_templates(prose):
     base = prose.base
     variant = next(v.id for v in prose.plan.variants if v.label == "layernorm")
@@ -40,11 +33,6 @@ def test_the_error_of_an_accuracy_is_that_between_templates(prose):
     assert (found.text_se, found.text_df) == pytest.approx((by_hand.se, by_hand.df))
     assert found.text_se > 3 * item_error(differences, least=least_error(200)).se
     assert by_group(differences, own[0].groups) == pytest.approx(by_template)
-
-
-def test_two_published_holds_rested_on_pairs_taken_as_independent(prose):
-    results = compare_others(prose).set_index(["label", "measure"])["result"]
-    assert results["layernorm", NAME] == results["gelu", NAME] == "undecided"
 
 
 def test_groups_are_read_where_a_record_has_them_and_none_are_made_up():
