@@ -14,7 +14,7 @@ from llama_ablate.commands import status
 from llama_ablate.findings import union
 from llama_ablate.findings.answer import headline
 from llama_ablate.findings.comparison import compare_variants
-from llama_ablate.findings.factors import describe_steps, estimate_factors
+from llama_ablate.findings.factors import estimate_factors
 from llama_ablate.findings.frames import Frames
 from llama_ablate.findings.hypotheses import judge_hypotheses
 from llama_ablate.findings.outcomes import describe_stability, milder_outcomes
@@ -242,18 +242,6 @@ def test_losses_of_other_steps_or_tokens_excuse_nothing():
     assert milder_outcomes(runs, results.curve, [table]) == {}
 
 
-def test_of_two_points_that_were_both_lost_once_the_lower_one_is_chosen():
-    learns = partial(towards, 2.5)
-    curves = {
-        ("base", seed, rate): learns() + (rate == 0.1) / 10 for rate in RATES for seed in SEEDS
-    }
-    for rate in RATES:
-        curves["base", 2, rate] = stuck() + rate
-    assert compare_variants(Frames.of(results_of(curves)).table)["point"].tolist() == ["lr 0.2"]
-    curves["base", 1, 0.2] = stuck()
-    assert compare_variants(Frames.of(results_of(curves)).table)["point"].tolist() == ["lr 0.1"]
-
-
 def test_experiments_that_are_joined_excuse_each_others_runs():
     """In its own experiment an arm is the only one near chance; another's falls from above it."""
     learns = partial(towards, 2.5)
@@ -268,19 +256,14 @@ LOSSES = {"00": [2.0, 2.1, 2.2], "01": [2.02, 2.1, 2.2]}
 LOSSES |= {"10": [2.5, 2.6, 2.7], "11": [2.51, 2.63, 2.7]}
 
 
-def with_short(made, label):
-    """Frames in which the first run of a variant was too short."""
-    planned = tables.changed(
-        made.table.planned, lambda run: (run.label, run.seed) == (label, 0), too_short=True
-    )
-    return replace(made.table, planned=planned)
-
-
 def test_an_effect_is_judged_by_how_the_runs_of_its_cells_ended():
     def words(losses, short=""):
-        made = tables.frames({"": losses}, levels=tables.SQUARE)
-        table = with_short(made, short) if short else made.table
-        return estimate_factors(table).set_index("factor")["verdict"].to_dict()
+        table = tables.frames({"": losses}, levels=tables.SQUARE).table
+        runs = tables.changed(
+            table.planned, lambda run: (run.label, run.seed) == (short, 0), too_short=True
+        )
+        found = estimate_factors(replace(table, planned=runs))
+        return found.set_index("factor")["verdict"].to_dict()
 
     assert words(LOSSES) == {
         "norm": "worse",
@@ -292,18 +275,3 @@ def test_an_effect_is_judged_by_how_the_runs_of_its_cells_ended():
     assert words(LOSSES | {"11": lost})["norm"] == "worse"  # a lost run only makes it worse
     lost = [*LOSSES["00"][:2], "collapsed"]
     assert words(LOSSES | {"00": lost})["norm"] == "inconclusive"
-
-
-def test_a_step_is_judged_by_how_the_runs_of_both_its_variants_ended():
-    path = {"base": [2.0, 2.1, 2.2], "one": [1.5, 1.61, 1.7], "two": [1.0, 1.1, 1.21]}
-
-    def words(losses, short=""):
-        made = tables.frames({"": losses}, variants={"design": "path"})
-        table = with_short(made, short) if short else made.table
-        return list(describe_steps(table)["verdict"])
-
-    assert words(path) == ["better", "better"]
-    assert words(path, short="two") == ["better", "too short"]
-    assert words(path, short="one") == ["too short", "too short"]
-    assert words(path | {"two": ["collapsed"] * 3}) == ["better", "collapsed"]
-    assert words(path | {"one": ["collapsed"] * 3}) == ["collapsed", "inconclusive"]
