@@ -63,14 +63,6 @@ def test_a_path_tells_which_steps_help_and_which_decide_nothing():
     assert told.startswith("+b lowers the loss by 0.2010 nats [0.1934, 0.2086]; +a and +c are inc")
 
 
-@pytest.mark.parametrize("end", ["failed", "pending", "diverged"])
-def test_how_a_variants_runs_ended_is_a_verdict_of_its_own(end):
-    ended = {"failed": "error"}.get(end, end)
-    told = headline(frames({"": {"base": BASE, "lost": [ended] * 5}}))
-    assert told.startswith("lost is pending." if end == "pending" else f"lost {end}.")
-    assert headline(frames({"": {"base": BASE}})).startswith("There are no variants to compare.")
-
-
 def test_a_factorial_design_names_the_effects_that_decide():
     losses = {f"{n}{b}": move(-0.3 * n, 1 - n / 2 + b / 3) for n in (0, 1) for b in (0, 1)}
     told = headline(frames({"": losses}, levels=SQUARE, variants=PRODUCT))
@@ -134,11 +126,3 @@ def test_an_answer_has_sixty_words_at_most_and_keeps_its_first_sentence():
     told = answer(frames(tables, hypotheses=stated))
     assert len(told.split()) <= MAX_WORDS
     assert told.startswith("In 'one': variant number 0 beats base by")
-
-
-def test_a_warning_is_one_for_all_that_it_is_about_and_the_gravest_comes_first():
-    losses = {"base": BASE, "a": ["diverged"] * 5, "b": [*move(0.1)[:4], "pending"]}
-    told = sentences_of(frames({"": losses}))
-    assert told[0].startswith("1 of 15 planned runs have not finished")
-    assert told[1].startswith("5 of 15 runs diverged or collapsed, of 'a'")
-    assert len([line for line in told if "diverged" in line]) == 1

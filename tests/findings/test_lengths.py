@@ -94,9 +94,3 @@ def test_runs_of_unlike_length_are_compared_at_the_same_share_of_it(opened):
         assert rows["difference"].notna().all()
         assert len(rows) == 4
         assert compare_half(rows) == {"llama": "turned"}
-
-
-def test_without_branches_there_are_no_lengths():
-    rows = compare_lengths(Frames.of(Results.open(CLAIMS.parent / "first")).table)
-    assert rows.empty
-    assert find_contrary(rows) == {}
