@@ -14,7 +14,7 @@ from llama_ablate.commands import status
 from llama_ablate.findings import union
 from llama_ablate.findings.answer import headline
 from llama_ablate.findings.comparison import compare_variants
-from llama_ablate.findings.factors import estimate_factors
+from llama_ablate.findings.factors import describe_steps, estimate_factors
 from llama_ablate.findings.frames import Frames
 from llama_ablate.findings.hypotheses import judge_hypotheses
 from llama_ablate.findings.outcomes import describe_stability, milder_outcomes
@@ -275,3 +275,9 @@ def test_an_effect_is_judged_by_how_the_runs_of_its_cells_ended():
     assert words(LOSSES | {"11": lost})["norm"] == "worse"  # a lost run only makes it worse
     lost = [*LOSSES["00"][:2], "collapsed"]
     assert words(LOSSES | {"00": lost})["norm"] == "inconclusive"
+
+
+def test_a_step_is_judged_by_how_the_runs_of_both_its_variants_ended():
+    path = {"base": [2.0, 2.1, 2.2], "one": ["collapsed"] * 3, "two": [1.0, 1.1, 1.21]}
+    table = tables.frames({"": path}, variants={"design": "path"}).table
+    assert list(describe_steps(table)["verdict"]) == ["collapsed", "inconclusive"]
