@@ -1,5 +1,4 @@
 import math
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -8,7 +7,6 @@ import pytest
 from scipy import stats
 
 from llama_ablate.commands import components
-from llama_ablate.commands.cli import main
 from llama_ablate.commands.help import COMMANDS
 from llama_ablate.commands.shared.answer import Answer
 from llama_ablate.config import experiment
@@ -17,29 +15,9 @@ from llama_ablate.design.variants import variants_of
 from llama_ablate.launch.environment import cores
 from llama_ablate.results import Store
 from tests.in_process import run_in_process
-from tests.texts import sentences
 
-ROOT = Path(__file__).parents[1]
-
-
-@pytest.fixture(scope="module")
-def results(tmp_path_factory):
-    """A finished grid of two variants and two seeds."""
-    folder = tmp_path_factory.mktemp("results")
-    book = folder / "book.txt"
-    book.write_text(sentences(1_000), "utf-8")
-    file = folder / "tiny.yaml"
-    file.write_text(
-        "name: tiny\nquestion: Does it <work>?\n"
-        "model: {dim: 16, layers: 1, heads: 2, context: 16}\n"
-        "variants: {axes: {attention: [mqa]}, match: parameters}\ncontrols: {aa: []}\n"
-        f"data: {{corpus: {{name: files, path: '{book}'}}}}\n"
-        "train: {steps: 4, batch: 4, precision: float32}\nseeds: 2\n",
-        "utf-8",
-    )
-    os.environ["LLAMA_ABLATE_CACHE"] = str(folder / "cache")
-    assert run_in_process(file, folder) == 0
-    return folder / "tiny"
+#: A pack of the repository.
+PACK = Path(__file__).parents[1] / "results" / "reference" / "first"
 
 
 def test_plan_shows_sizes_runs_and_time_and_writes_nothing(experiment_file, tmp_path, answer):
@@ -60,14 +38,18 @@ def test_plan_shows_sizes_runs_and_time_and_writes_nothing(experiment_file, tmp_
     assert sorted(tmp_path.iterdir()) == before
 
 
-def test_a_run_is_shown_by_its_id_by_its_folder_and_as_a_bar_names_it(results, answer):
+def test_a_run_is_shown_by_its_id_by_its_folder_and_as_a_bar_names_it(
+    experiment_file, tmp_path, answer
+):
+    assert run_in_process(experiment_file(), tmp_path) == 0
+    results = tmp_path / "tiny"
     status = answer("status", results, "--json")
     assert status["outcomes"] == {"ok": 4}
     assert "4 runs: 4 too short" in answer("status", results)
     plan = Store(results).plan
     run = next(r for r in plan.runs.values() if r.variant == plan.tables[0].baseline.id)
     folder = next(path.name for path in (results / "runs").iterdir() if path.name.endswith(run.id))
-    names = (run.id, folder, "baseline s0", "mha s0", "mha (baseline) s0")
+    names = (run.id, folder, "baseline s0", "rmsnorm s0", "rmsnorm (baseline) s0")
     (told,) = {answer("show", results, name) for name in names}
     assert run.id in told
     assert "train_loss_nats" in told
@@ -80,16 +62,16 @@ def test_a_run_is_shown_by_its_id_by_its_folder_and_as_a_bar_names_it(results, a
     ("words", "absent"),
     [
         ("help", "torch pandas numpy pydantic yaml"),
-        ("show {results}", "torch"),
+        ("show {pack}", "torch"),
         pytest.param(
             "plan {file}", "torch._dynamo datasets scipy.optimize", marks=pytest.mark.full
         ),
     ],
 )
-def test_a_command_imports_no_more_than_it_needs(results, experiment_file, words, absent):
+def test_a_command_imports_no_more_than_it_needs(experiment_file, words, absent):
     """torch's optimizers import the compiler, a second; local files need no data sets."""
     file = experiment_file("{axes: {norm: [layernorm], train.optimizer: [muon, lion]}}")
-    words = words.format(results=results, file=file).split()
+    words = words.format(pack=PACK, file=file).split()
     code = (
         "import sys; from llama_ablate.commands.cli import main\n"
         f"assert main({words}) == 0\n"
@@ -137,15 +119,10 @@ def test_init_writes_every_template_and_overwrites_nothing(tmp_path, monkeypatch
     assert (tmp_path / "first.yaml").read_text() == "mine"
 
 
-def test_all_commands_have_help_and_stand_in_the_long_one_with_an_example_each(answer, capsys):
+def test_all_commands_stand_in_the_long_help_with_an_example_each(answer):
     out = answer("help", "all")
     for name, command in COMMANDS.items():
         assert f"  {name:11s} {command.HELP}\n{'':14s}llama-ablate {command.EXAMPLE}" in out
-        with pytest.raises(SystemExit) as stopped:
-            main([name, "--help"])
-        assert stopped.value.code == 0
-        assert f"llama-ablate {name}" in capsys.readouterr().out
-    assert len(COMMANDS) == 16
 
 
 def test_plan_expects_the_half_width_of_other_experiments_where_there_is_no_pilot(
@@ -158,17 +135,16 @@ def test_plan_expects_the_half_width_of_other_experiments_where_there_is_no_pilo
     middle = stats.t.ppf(0.975, 2) * 0.017 / math.sqrt(3)
     ends = [expected[name] for name in ("half_low", "half_high")]
     assert ends == pytest.approx([middle / 2, 2 * middle], rel=0.01)
-    assert "equivalence is unlikely; " in " ".join(answer("plan", file).split())
     assert "expected" not in answer("plan", experiment_file(), "--json")
 
 
 def test_an_equivalence_that_a_pilot_does_not_let_be_shown_is_refused_unless_forced(
-    results, experiment_file, answer
+    experiment_file, answer
 ):
     def planned(stated, code):
         claim = f"[{{variant: layernorm, direction: equivalent, margin: 1e-9 nats{stated}}}]"
         file = experiment_file(hypotheses=claim, margin="1e-9 nats")
-        return answer("plan", file, "--pilot", results, code=code)
+        return answer("plan", file, "--pilot", PACK, code=code)
 
     said = planned("", 2)
     assert "hypotheses[0].margin: equivalence within 1e-9 nats cannot be shown" in said
