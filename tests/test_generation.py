@@ -1,11 +1,8 @@
-import json
 import math
-import shutil
 
 import pytest
 import torch
 
-from llama_ablate.commands.cli import main
 from llama_ablate.data.tokenizer import Bytes
 from llama_ablate.data.tokenizer_files import read
 from llama_ablate.errors import ConfigError
@@ -14,7 +11,7 @@ from llama_ablate.interop.generation import Generation, Sampling, Streamed, prob
 from llama_ablate.model.decoder import new_model
 from tests.in_process import run_in_process
 
-from .conftest import make_spec
+from .conftest import LEARNS, make_spec
 
 GREEDY = Sampling(temperature=0)
 
@@ -140,66 +137,40 @@ def test_spaces_between_prompt_and_continuation_are_kept(llama2_tokenizer):
     assert "".join(streamed.push(t) for t in whole[len(start) :]) == " cat sat"
 
 
-@pytest.fixture(scope="module")
-def run_folder(tmp_path_factory):
-    """Results of one tiny run."""
-    folder = tmp_path_factory.mktemp("generated")
-    text = folder / "text.txt"
-    text.write_text("the cat sat on the mat. " * 2000, "utf-8")
-    file = folder / "x.yaml"
-    file.write_text(
-        "name: g\nbase: llama2-tiny\nmodel: {dim: 32, layers: 1, heads: 2, context: 32}\n"
-        f"data: {{corpus: {{name: files, path: '{text}'}}, tokenizer: bytes, "
-        "overlap: allow}\n"
-        "train: {steps: 60, batch: 8, lr: 1e-2, precision: float32, kernel: math}\n"
-        "seeds: 1\nmeasure: [perplexity]\n",
-        "utf-8",
+@pytest.fixture
+def run_folder(experiment_file, tmp_path):
+    """Results of one run."""
+    file = experiment_file(
+        "{}", base="llama2-tiny", train=LEARNS, seeds="1", measure="[perplexity]"
     )
-    assert run_in_process(file, folder) == 0
-    return folder / "g" / "baseline"
-
-
-def said(capsys, *arguments):
-    capsys.readouterr()
-    code = main([str(a) for a in arguments])
-    found = capsys.readouterr()
-    return code, found.out, found.err
+    assert run_in_process(file, tmp_path) == 0
+    return tmp_path / "tiny" / "baseline"
 
 
 def test_a_finished_run_needs_neither_its_corpus_nor_the_cache(
-    run_folder, tmp_path, monkeypatch, capsys
+    run_folder, book, tmp_path, monkeypatch, answer
 ):
     """Its folder alone, moved to a machine that has nothing else."""
-    generate = ("generate", run_folder, "--prompt", "the cat ", "--max-tokens", "16")
-    before = said(capsys, *generate)
+    words = ("--prompt", "the cat ", "--max-tokens", "6")
+    before = answer("generate", run_folder, *words)
     monkeypatch.setenv("LLAMA_ABLATE_CACHE", str(tmp_path / "empty"))
-    shutil.copytree(run_folder.parent, tmp_path / "g")
-    text = run_folder.parents[1] / "text.txt"
-    text.rename(tmp_path / "away.txt")
-    try:
-        run = tmp_path / "g" / "baseline"
-        assert said(capsys, "generate", run, *generate[2:]) == before
-        assert said(capsys, "trace", run, "--prompt", "the cat")[0] == 0
-        assert said(capsys, "export", run, tmp_path / "exported")[0] == 0
-        (tokenizer,) = (tmp_path / "g" / "tokenizers").iterdir()
-        exported = ("generate", tmp_path / "exported", *generate[2:], "--tokenizer", tokenizer)
-        assert said(capsys, *exported)[1] == before[1]
-        assert said(capsys, "measure", tmp_path / "g", "kv_cache")[0] == 0
-        code, _, error = said(capsys, "measure", tmp_path / "g", "calibration")
-        assert (code, str(text) in error) == (2, True)
-    finally:
-        (tmp_path / "away.txt").rename(text)
+    book.unlink()
+    moved = run_folder.parent.rename(tmp_path / "moved")
+    assert answer("generate", moved / "baseline", *words) == before
+    answer("trace", moved / "baseline", "--prompt", "the cat")
+    answer("export", moved / "baseline", tmp_path / "exported")
+    (tokenizer,) = (moved / "tokenizers").iterdir()
+    words += ("--tokenizer", tokenizer)
+    assert answer("generate", tmp_path / "exported", *words) == before
+    answer("measure", moved, "kv_cache")
+    assert str(book) in answer("measure", moved, "calibration", code=2)
 
 
-def test_generate_continues_what_a_run_has_learned(run_folder, capsys):
-    command = ["generate", run_folder, "--prompt", "the cat ", "--temperature", "0"]
-    code, out, err = said(capsys, *command, "--max-tokens", "16")
-    assert (code, err) == (0, "")
-    assert out.startswith("the cat sat on the mat")
-    _, uncached, _ = said(capsys, *command, "--max-tokens", "16", "--no-cache")
-    assert uncached == out
-    _, document, _ = said(capsys, *command, "--max-tokens", "16", "--json")
-    values = json.loads(document)
+def test_generate_prints_the_same_without_a_cache_and_as_json(run_folder, answer):
+    words = ("generate", run_folder, "--prompt", "the cat ", "--max-tokens", "6")
+    out = answer(*words, "--temperature", "0")
+    assert answer(*words, "--temperature", "0", "--no-cache") == out
+    values = answer(*words, "--temperature", "0", "--json")
     assert "the cat " + values["text"] == out.rstrip("\n")
     assert values["tokens"] == list(values["text"].encode())
     assert values["ended"] == "max tokens"
