@@ -5,7 +5,6 @@ from dataclasses import replace
 from llama_ablate import __version__
 from llama_ablate.config.experiment import Data, Experiment
 from llama_ablate.config.spec import digest
-from llama_ablate.design.runs import with_runs
 from llama_ablate.results import Record
 from llama_ablate.results.plan_document import (
     CONTEXTS,
@@ -93,10 +92,3 @@ def of_runs(*ids, name="x"):
     """A plan of one table with one variant and runs of these ids, a seed each."""
     runs = [run(id_, seed=seed) for seed, id_ in enumerate(ids or ("0123abcd",))]
     return document(table([variant()], runs), name=name)
-
-
-def table_of(experiment, variants, fingerprint="text"):
-    """A table of variants that read a text which is known by its fingerprint alone."""
-    text = {"fingerprint": fingerprint}
-    steps = {"steps": experiment.train.steps, "tokens_per_run": 64}
-    return with_runs(experiment, table(variants, [], text, **steps))
