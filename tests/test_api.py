@@ -13,12 +13,10 @@ import pytest
 from scipy import stats
 
 import llama_ablate as la
-from llama_ablate.commands.cli import main
 from llama_ablate.commands.run import LaunchOptions, RunOptions
 from llama_ablate.report import columns
 from llama_ablate.results import CURVE, Store
 from tests import plans
-from tests.in_process import draw_nothing
 from tests.metrics import measured
 
 ROOT = Path(__file__).parents[1]
@@ -38,32 +36,21 @@ OTHER = {0: 0.02, 1: -0.03, 2: 0.01}
 def store(tmp_path):
     """Make results of one experiment: a function of its name and of losses by label and seed."""
 
-    def make(name, losses, *, text=None, looks=None, train=None, compute=None, **variants):
-        ids = {
-            label: {"id_": re.sub(r"\W", "", label)} | variants.get(label, {}) for label in losses
-        }
-        made = {label: plans.variant(label=label, **own) for label, own in ids.items()}
-        runs = [
-            plans.run(f"{made[label].id}{seed}", made[label].id, seed)
-            for seed in sorted({seed for own in losses.values() for seed in own})
-            for label, own in losses.items()
-            if seed in own
-        ]
+    def make(name, losses, *, text=None, looks=None, **of_base):
+        variants = {label: plans.variant(re.sub(r"\W", "", label), label) for label in losses}
+        variants["base"] = plans.variant(label="base", **{"id_": "base"} | of_base)
+        labels = {variant.id: label for label, variant in variants.items()}
+        runs = [plans.run(f"{id_}{seed}", id_, seed) for seed in BASE for id_ in labels]
+        table = plans.table([*variants.values()], runs, text=text)
+        seeds = {"looks": looks} if looks else len(BASE)
         store = Store(tmp_path / name)
-        seeds = {"looks": looks} if looks else sorted({run.seed for run in runs})
-        table = plans.table([*made.values()], runs, text=text)
-        common = {"steps": 2, "batch": 4, **(train or {})}
-        store.create(plans.document(table, name=name, seeds=seeds, train=common), f"name: {name}\n")
-        labels = {variant.id: label for label, variant in made.items()}
+        store.create(plans.document(table, name=name, seeds=seeds), f"name: {name}\n")
         for run in runs:
             label = labels[run.variant]
             loss = losses[label][run.seed]
             metrics = {"perplexity": measured(test_loss_nats=loss, test_perplexity=math.exp(loss))}
-            point = dict.fromkeys(CURVE, 1.0)
-            curve = [{**point, "step": step, "tokens": 32 * step} for step in (1, 2)]
-            computed = {**plans.RECORD.compute, **(compute or {})}
-            record = plans.record_of(run, label=label, compute=computed, metrics=metrics)
-            store.commit(record, curve, None)
+            curve = [dict.fromkeys(CURVE, 1.0) | {"step": step} for step in (1, 2)]
+            store.commit(plans.record_of(run, label=label, metrics=metrics), curve, None)
         return store.root
 
     return make
@@ -113,13 +100,10 @@ def test_a_notebook_shows_labels_as_text_and_loads_nothing(root):
 def wrong_names(results):
     return {
         "there is no variant 'wide'": lambda: results.model("wide"),
-        "no run of seed 7 of 'base' has ended ok; seeds that did: 0, 1, 2": lambda: results.model(
-            "base", seed=7
-        ),
+        "has ended ok; seeds that did: 0, 1, 2": lambda: results.model("base", seed=7),
         "has no weights": lambda: results.model("base"),
         "the experiment has one table": lambda: results.comparison("text"),
         "holds no results": lambda: la.open(ROOT / "docs"),
-        "name one experiment or more": lambda: la.concat([]),
         "train.lr": lambda: la.run({"name": "x", "train": {"steps": 1, "lr": -1}}),
         "numbers, text, lists": lambda: la.run({"name": "x", "train": object()}),
     }
@@ -153,15 +137,12 @@ def test_a_mapping_is_read_as_its_file(tmp_path):
         "train": {"steps": 3, "lr": 1e-5},
         "variants": {"axes": {"norm": ["none"]}},
     }
-    (tmp_path / "x.yaml").write_text(json.dumps(values))
-    of_file, of_mapping = (
-        experiment.load(tmp_path / "x.yaml", ("seeds=5",)).experiment,
-        experiment.from_mapping(values, ("seeds=5",)),
-    )
-    assert of_mapping.experiment == of_file
+    of_mapping = experiment.from_mapping(values, ("seeds=5",))
+    for text in (json.dumps(values), of_mapping.text):
+        (tmp_path / "x.yaml").write_text(text)
+        read = experiment.load(tmp_path / "x.yaml", ("seeds=5",)).experiment
+        assert read == of_mapping.experiment
     assert values["train"] == {"steps": 3, "lr": 1e-5}
-    (tmp_path / "y.yaml").write_text(of_mapping.text)
-    assert experiment.load(tmp_path / "y.yaml", ("seeds=5",)).experiment == of_file
 
 
 def interval(differences, *others):
@@ -204,7 +185,7 @@ def test_rows_of_two_experiments_are_paired_each_with_its_own_baseline(store):
 
 REFUSED = {
     "baselines": (
-        {"base": {"id_": "b2", "model": {"dim": 16}}},
+        {"id_": "b2", "model": {"dim": 16}},
         "the baselines differ: dim is 8 in 'first'; 16 in 'second'",
     ),
     "texts": ({"text": {"fingerprint": "g"}}, "the texts differ: fingerprint is f in 'first'"),
@@ -213,46 +194,30 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("what", REFUSED)
-def test_experiments_that_answer_other_questions_are_refused_in_one_line(what, store, capsys):
+def test_experiments_that_answer_other_questions_are_refused_in_one_line(what, store, answer):
     changes, message = REFUSED[what]
     losses = {"base": BASE, "wider": shifted(WIDER)}
     first, second = store("first", losses), store("second", losses, **changes)
     with pytest.raises(la.ConfigError, match=re.escape(message)) as caught:
         la.concat([first, second])
-    assert main(["show", str(first), str(second)]) == 2
-    _, shown = capsys.readouterr()
-    assert shown == f"llama-ablate: {caught.value}\n"
+    assert answer("show", first, second, code=2) == f"llama-ablate: {caught.value}"
 
 
-def test_show_takes_other_results_or_two_variants(store, capsys):
+def test_show_takes_other_results_or_two_variants(store, answer):
     first = store("first", {"base": BASE, "wider": shifted(WIDER)})
     second = store("second", {"base": BASE, "other": shifted(OTHER)})
-    assert main(["show", str(first), "base", "wider"]) == 0
-    assert "base -> wider" in capsys.readouterr().out
-    assert main(["show", str(first), str(second)]) == 0
-    shown = capsys.readouterr().out
-    assert re.search(r"^wider +first ", shown, re.MULTILINE)
-    assert main(["show", str(first), str(second), "--json"]) == 0
-    values = json.loads(capsys.readouterr().out)
-    assert [row["variant"] for row in values["comparison"]] == ["base", "wider", "other"]
-    for words, message in {
-        (str(second), "wider"): f"'{second}' is not a variant of {first}",
-        (str(second), str(second), "wider"): "one argument too many: 'wider'",
-        (str(first.parent),): "holds no results",
-    }.items():
-        assert main(["show", str(first), *words]) == 2
-        assert message in capsys.readouterr().err
+    assert "base -> wider" in answer("show", first, "base", "wider")
+    assert re.search(r"^wider +first ", answer("show", first, second), re.MULTILINE)
+    rows = answer("show", first, second, "--json")["comparison"]
+    assert [row["variant"] for row in rows] == ["base", "wider", "other"]
+    wrong = answer("show", first, second, "wider", code=2)
+    assert f"'{second}' is not a variant of {first}" in wrong
 
 
-def test_the_report_has_runs_and_curves_as_files(root, monkeypatch):
-    """`la.report` is a function, and `llama_ablate.report` is the package too."""
-    import llama_ablate.report.page
-
-    monkeypatch.setattr(llama_ablate.report.page, "_draw", draw_nothing)
-    page = la.report(root)
+@pytest.mark.usefixtures("without_pictures")
+def test_the_report_has_runs_and_curves_as_files(root):
+    page, results = la.report(root), la.open(root)
     assert page == root / "report" / "report.html"
-    assert llama_ablate.report.page.columns.FILES.keys() == {"runs", "curves"}
-    results = la.open(root)
     for name in ("runs", "curves"):
         written = pd.read_csv(page.parent / "tables" / f"{name}.csv", keep_default_na=False)
         frame = getattr(results, name)
