@@ -6,12 +6,11 @@ import subprocess
 import sys
 
 import pytest
-from safetensors import safe_open
 
-from llama_ablate.config import plugins
 from llama_ablate.errors import ConfigError
 from llama_ablate.launch import worker
 from llama_ablate.results import Store
+from tests.conftest import PLUGINS
 from tests.in_process import in_process, own_registries
 
 NORM = '''
@@ -52,11 +51,6 @@ def sizes(subject, *, scale: float = 2.0):
     parameters = sum(p.numel() for p in subject.model.parameters())
     return {"scaled_parameters": scale * parameters, "unknown_nats": float("nan")}
 '''
-
-
-@pytest.fixture(autouse=True)
-def _nothing_loaded(monkeypatch):
-    monkeypatch.setattr(plugins, "_loaded", {})
 
 
 @pytest.fixture
@@ -113,20 +107,7 @@ def test_a_component_of_a_named_file_is_trained_and_the_file_is_recorded(
     assert not (tmp_path / "ran").exists()
 
 
-OPTIMIZER = '''
-"""An optimizer of somebody else's."""
-import torch
-from llama_ablate.training.optimizers import OPTIMIZERS, groups, moments
-
-
-@OPTIMIZERS.register("adagrad")
-def adagrad(weights, lr, weight_decay, eps, *, start: float = 0.0):
-    """Adagrad (Duchi et al. 2011)."""
-    of_all = groups(weights, weight_decay, state=moments(1))
-    return torch.optim.Adagrad(of_all, lr, eps=eps, initial_accumulator_value=start)
-'''
-
-
+OPTIMIZER = (PLUGINS / "sgd.py").read_text("utf-8")
 CROSSED = "{norm: [{pattern: [rmsnorm, halved]}]}"
 
 
@@ -136,7 +117,7 @@ CROSSED = "{norm: [{pattern: [rmsnorm, halved]}]}"
         ("{norm: [halved]}", "return x", "return x.roll(-1, 1)", "lets a token see tokens that"),
         ("{norm: [halved]}", "self, dim: int", "self, depth: int", "supplies no size 'depth'"),
         (CROSSED, "(self, x)", "(self)", "the model calls its forward(x_BTD), and it"),
-        ("{train.optimizer: [adagrad]}", "moments(1)", "moments(2)", "bytes of state, and keeps"),
+        ("{train.optimizer: [sgd]}", "moments(1 if", "moments(2 if", "bytes of state, and keeps"),
     ],
 )
 def test_what_does_not_fit_is_refused_in_one_line_before_anything_is_written(
@@ -171,20 +152,20 @@ def test_a_plugin_of_an_installed_package_is_loaded_and_recorded(tmp_path):
 def test_an_optimizer_of_a_plugin_trains_and_its_code_is_part_of_the_id_of_its_runs(
     experiment_file, run, train
 ):
-    axes = "{axes: {train.optimizer: [adagrad, {name: adagrad, start: 0.1}]}}"
+    axes = "{axes: {train.optimizer: [sgd, {name: sgd, momentum: 0.5}]}}"
     file = experiment_file(axes, measure="[perplexity]", seeds="1")
-    assert "'adagrad' is not an optimizer" in run("plan", file, code=2)
+    assert "'sgd' is not an optimizer" in run("plan", file, code=2)
     ids = []
-    for text in (OPTIMIZER, OPTIMIZER.replace("eps=eps", "eps=2 * eps")):
+    for text in (OPTIMIZER, OPTIMIZER.replace("lr=lr", "lr=2 * lr")):
         plan = train(file, text).plan
         labels = {variant.id: variant.label for variant in plan.tables[0].variants}
         ids.append({labels[one.variant]: one.id for one in plan.runs.values()})
         bytes_of = {labels[one.variant]: one.optimizer_bytes for one in plan.runs.values()}
-        assert 2 * bytes_of["adagrad"] == bytes_of["baseline"]
+        assert 2 * bytes_of["sgd"] == bytes_of["baseline"]
     before, after = ids
-    assert [*before] == ["baseline", "adagrad", "adagrad-start=0.1"]
+    assert [*before] == ["baseline", "sgd", "sgd-momentum=0.5"]
     changed = {label for label in before if before[label] != after[label]}
-    assert changed == {"adagrad", "adagrad-start=0.1"}
+    assert changed == {"sgd", "sgd-momentum=0.5"}
 
 
 def test_metrics_of_a_plugin_are_stored_read_back_and_shown(experiment_file, run, train):
@@ -195,10 +176,6 @@ def test_metrics_of_a_plugin_are_stored_read_back_and_shown(experiment_file, run
     assert [(v.quantity, v.coordinates) for v in norms] == [
         ("weights_norm", {"layer": i}) for i in range(record.model["layers"])
     ]
-    with safe_open(store.weights(record.id), "pt") as weights:
-        names = [name for name in weights.keys() if "blocks.0." in name]  # noqa: SIM118  no dict
-        square = sum(weights.get_tensor(name).double().square().sum().item() for name in names)
-    assert norms[0].value == pytest.approx(math.sqrt(square), rel=1e-5)
     (variant,) = store.plan.tables[0].variants
     scaled, unknown = store.metrics_of([variant.id])[variant.id]["sizes"].rows
     expected = 3.0 * variant.parameters
