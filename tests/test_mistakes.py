@@ -30,8 +30,6 @@ model: {position: {name: rope, tetha: 3.0}}
 => 1:39: model.position.tetha: ... 'tetha' ... did you mean 'theta'?
 data: {corpus: {name: files, path: no.txt}}
 => 1:8: data.corpus: ... 'no.txt'
-measure: [perplexty]
-=> 1:11: measure[0]: 'perplexty' ... did you mean 'perplexity'?
 train: {steps: 1, batch: 4096}
 => 4:8: data.corpus: the train split has 9,029 tokens, ...
 model: {layers: 3, attention: {pattern: [mha], layers: {1: {name: gqa, kv_heads: two}}}}
@@ -102,11 +100,6 @@ variants: {axes: {attention: [gated_delta]}, match: kv_bytes}
 => 1:31: variants.axes.attention[0]: ... 'gated_delta' ...
 data: {corpus: {name: files, path: one.txt}, documents: mask}
 => 1:57: data.documents: 'mask' ...
-variants: {axes: {train.batch: [3]}}
-parallel: {data: 2}
-=> 1:33: variants.axes.train.batch[0]: 2 processes ... 3 rows ...
-train: {steps: 2, warmup: 100}
-=> 1:27: train.warmup: 100 is no share of the steps, ...
 budget: bytes
 controls: {positive: {data.tokenizer: bytes}}
 data: {corpus: {name: files, path: many.jsonl}, tokenizer: chars, order: documents}
@@ -114,18 +107,12 @@ data: {corpus: {name: files, path: many.jsonl}, tokenizer: chars, order: documen
 """
 #: Words of a command, and below them what it says.
 COMMANDS = r"""
---nope
-=> llama-ablate: there is no option --nope; ...
 run x.yaml --wrkers=2
 => llama-ablate run: there is no option --wrkers; allowed: ... did you mean '--workers'? ...
 run x.yaml --workers 0
 => llama-ablate: --workers 0: must be 1 or more
 plan nothing.yaml
 => llama-ablate: nothing.yaml: No such file or directory
-plan x.yaml --power 0.01
-=> llama-ablate plan: there is no option --power; '--power' is gone: `plan` prints ...
-report .
-=> ... holds no results ...
 track . --to tensorbord
 => ... did you mean 'tensorboard'? ...
 init component attention --to torch.py
