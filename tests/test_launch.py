@@ -1,15 +1,12 @@
 """Grids of seconds, run as users run them: in processes, stopped, killed, and gone on with."""
 
 import errno
-import hashlib
-import math
 import os
 import shutil
 import signal
 import threading
 import time
-from dataclasses import replace
-from itertools import chain, count, repeat
+from itertools import count
 from pathlib import Path
 
 import psutil
@@ -20,9 +17,7 @@ from safetensors.torch import load_file
 from llama_ablate.commands.cli import main
 from llama_ablate.findings.frames import Frames
 from llama_ablate.launch import local, worker
-from llama_ablate.launch.queue import Gone, News
 from llama_ablate.results import Results, Store
-from tests import plans
 from tests.commands import at_work, command, ended, kill
 from tests.in_process import Inline, run_in_process
 from tests.quiet import until
@@ -30,21 +25,6 @@ from tests.reliability.harness import breaches
 from tests.tables import sentences_of as warnings
 
 LONG = "{steps: 400, batch: 4, lr: 1e-3, precision: float32, kernel: math, evals: 2}"
-
-
-@pytest.fixture
-def run(answer):
-    """Give the command `run` of an experiment; return what it prints."""
-    return lambda file, results, *more, code=0: answer(
-        "run", file, "--results", results, "--device", "cpu", *more, code=code
-    )
-
-
-def hashes(results):
-    found = {}
-    for file in sorted(Path(results).glob("*/runs/*/weights.safetensors")):
-        found[file.parent.name] = hashlib.sha256(file.read_bytes()).hexdigest()
-    return found
 
 
 def test_each_seed_starts_from_other_weights(experiment_file, tmp_path):
@@ -57,7 +37,6 @@ def test_each_seed_starts_from_other_weights(experiment_file, tmp_path):
     assert (first[embedding] - second[embedding]).abs().mean() > 0.001
 
 
-@pytest.mark.usefixtures("in_process")
 def test_a_run_is_committed_where_an_open_file_that_is_removed_gets_another_name(
     experiment_file, tmp_path, monkeypatch
 ):
@@ -74,54 +53,26 @@ def test_a_run_is_committed_where_an_open_file_that_is_removed_gets_another_name
     file = experiment_file(seeds="1", measure="[perplexity]")
     with monkeypatch.context() as patch:
         patch.setattr(worker, "train", interrupt)
-        assert main(["run", str(file), "--results", str(tmp_path), "--device", "cpu"]) == 130
+        assert run_in_process(file, tmp_path) == 130
     store = Store(tmp_path / "tiny")
     monkeypatch.setattr(os, "unlink", renamed)
     for run in store.plan.runs:
         assert worker.main([str(store.root), run]) == 0
         assert store.is_final(run)
-    assert main(["run", str(file), "--results", str(tmp_path), "--device", "cpu"]) == 0
+    assert run_in_process(file, tmp_path) == 0
 
 
 def interrupt(*_arguments, **_more):
     raise KeyboardInterrupt
 
 
-@pytest.mark.full
-@pytest.mark.usefixtures("in_process")
-def test_a_model_of_ten_million_parameters_is_trained_stopped_resumed_and_generates(
-    experiment_file, tmp_path, answer, monkeypatch
-):
-    file = experiment_file(
-        "{}",
-        model="{dim: 320, layers: 8, heads: 8, context: 64, feedforward: swiglu}",
-        train="{steps: 12, batch: 4, lr: 1e-3, precision: float32, evals: 2}",
-        seeds="1",
-    )
-    (variant,) = answer("plan", file, "--json")["variants"]
-    assert 9_500_000 < variant["parameters"] < 10_500_000
-    assert run_in_process(file, tmp_path / "whole") == 0
-    asked = count()
-    stops = chain([lambda: next(asked) >= 6], repeat(lambda: False))
-    monkeypatch.setattr(worker, "_stop_signal", lambda _lease: next(stops))
-    assert run_in_process(file, tmp_path) == 0
-    assert hashes(tmp_path) == hashes(tmp_path / "whole")
-    (record,) = Store(tmp_path / "tiny").records()
-    weights = load_file(Store(tmp_path / "tiny").weights(record.id))
-    assert sum(weight.numel() for weight in weights.values()) == variant["parameters"]
-    assert 1 < record.numbers["test_loss_nats"] < math.log(256)
-    words = ("generate", tmp_path / "tiny" / "baseline", "--prompt", "a", "--temperature", "0")
-    assert answer(*words, "--no-cache") == answer(*words)
-
-
 @pytest.mark.usefixtures("in_process")
 def test_a_plan_that_leaves_finished_runs_out_is_kept_and_shows_them(
-    experiment_file, tmp_path, run, answer, capsys
+    experiment_file, tmp_path, answer, capsys
 ):
     file, root = experiment_file(), tmp_path / "tiny"
-    words = ["run", str(file), "--results", str(tmp_path), "--device", "cpu"]
-    run(file, tmp_path)
-    assert main([*words, "--set", "seeds=1"]) == 0
+    assert run_in_process(file, tmp_path) == 0
+    assert run_in_process(file, tmp_path, "--set", "seeds=1") == 0
     (earlier,) = root.glob("plan-*.json")
     error = capsys.readouterr().err
     assert f"note: 2 finished runs in '{root}' are not in this plan; they stay there" in error
@@ -130,24 +81,20 @@ def test_a_plan_that_leaves_finished_runs_out_is_kept_and_shows_them(
     assert [row["outcome"] for row in answer("show", earlier, "--json")] == ["2 too short"] * 2
     answer("report", earlier)
     assert (root / "report" / earlier.stem / "report.html").is_file()
-    assert main(words) == 0  # the plan that stood before is the plan again
+    assert run_in_process(file, tmp_path) == 0  # the plan that stood before is the plan again
     assert "not in this plan" not in capsys.readouterr().err
     assert not breaches(root)
 
 
-@pytest.mark.usefixtures("in_process")
-def test_a_diverging_variant_is_shown_and_the_exit_code_is_1(
-    experiment_file, tmp_path, answer, capsys
-):
+def test_a_diverging_variant_is_shown_and_the_exit_code_is_1(experiment_file, tmp_path, capsys):
     # Weights of 1e15 overflow float32 in the feed-forward, and LayerNorm makes NaN of that.
     wild = "{label: exploding, norm: layernorm, init_std: 1.0e+15}"
     file = experiment_file(f"{{design: list, entries: [{{label: plain}}, {wild}]}}")
-    assert main(["run", str(file), "--results", str(tmp_path), "--device", "cpu"]) == 1
+    assert run_in_process(file, tmp_path) == 1
     shown = capsys.readouterr()
     assert "2 diverged" in shown.out
     assert "not finite by step 1" in shown.err
     assert "exploding" in (tmp_path / "tiny" / "report" / "report.html").read_text()
-    answer("status", tmp_path / "tiny", code=1)
 
 
 @pytest.mark.full
@@ -201,48 +148,22 @@ def test_a_grid_whose_worker_is_killed_and_that_is_stopped_goes_on_to_the_same_n
     ended(workers)
     assert [*root.glob("working/*/checkpoint-*")]
     assert run_in_process(file, tmp_path) == 0
-    assert hashes(tmp_path) == hashes(tmp_path / "whole")
-    assert not list((root / "working").iterdir())
-
-
-@pytest.mark.usefixtures("in_process")
-@pytest.mark.parametrize(
-    ("error", "outcome"),
-    [
-        (torch.OutOfMemoryError("CUDA out of memory"), "oom"),
-        (RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory"), "oom"),
-        (ValueError("a bug"), "error"),
-    ],
-    ids=str,
-)
-def test_an_exception_becomes_a_typed_outcome(
-    experiment_file, tmp_path, monkeypatch, error, outcome
-):
-    def fail(*_args, **_more):
-        raise error
-
-    monkeypatch.setattr(worker, "train", fail)
-    assert run_in_process(experiment_file(seeds="1", variants="{}"), tmp_path) == 1
-    (record,) = Store.open(tmp_path / "tiny").records()
-    assert record.outcome == outcome
-    assert record.reason
+    assert not breaches(root, tmp_path / "whole" / "tiny")
 
 
 @pytest.mark.usefixtures("in_process")
 def test_metrics_can_be_added_without_training_again(
-    experiment_file, tmp_path, book, run, answer, monkeypatch
+    experiment_file, tmp_path, book, answer, monkeypatch
 ):
-    run(experiment_file(measure="[perplexity]"), tmp_path / "taken")
+    assert run_in_process(experiment_file(measure="[perplexity]"), tmp_path / "taken") == 0
     taken = [r.metrics["perplexity"].rows for r in Store(tmp_path / "taken" / "tiny").records()]
-    run(experiment_file(measure="[gradients]"), tmp_path)
+    assert run_in_process(experiment_file(measure="[gradients]"), tmp_path) == 0
     store = Store.open(tmp_path / "tiny")
     answer("measure", store.root, "perplexity", "kv_cache")
     assert [record.metrics["perplexity"].rows for record in store.records()] == taken
     assert all(store.metrics_of([v.id])[v.id]["kv_cache"] for v in store.plan.tables[0].variants)
-    assert "did you mean 'perplexity'?" in answer("measure", store.root, "perplxity", code=2)
     book.write_text(book.read_text("utf-8") + " at night", "utf-8")
     monkeypatch.setenv("LLAMA_ABLATE_CACHE", str(tmp_path / "empty"))
-    answer("measure", store.root, "kv_cache", "--again")  # the text's tokens do not matter
     said = answer("measure", store.root, "calibration", code=2)
     assert "the corpus has changed since these runs were planned" in said
 
@@ -264,47 +185,45 @@ def test_workers_share_the_gpus_that_this_process_was_given(
     assert local.Local(Store(tmp_path), "cpu", 3, ranks)._gpus == ["", "", ""]
 
 
-class Crowded:
-    """A launcher of two workers of which each run needs the memory alone, but for some."""
+class Two(Inline):
+    """A launcher of two workers that keeps how many runs it is given at once."""
 
-    slots = 2
-
-    def __init__(self, store, *_device_and_workers):
-        self._store, self._active, self.beside = store, [], []
-        Crowded.last = self
+    slots, given = 2, []
 
     def submit(self, runs):
-        self._active += runs
+        self.given.append(len(runs))
+        super().submit(runs)
 
-    def poll(self):
-        gone, alone = [], len(self._active) == 1
-        for run in self._active:
-            planned = self._store.plan.runs[run]
-            if alone and planned.seed < 2:
-                worker.run(self._store.root, run)
-            else:
-                ended = {"id": run, "variant": planned.variant, "seed": planned.seed}
-                oom = replace(plans.RECORD, **ended, outcome="oom", reason="no memory")
-                self._store.commit(oom, [], None)
-            self.beside.append((run, len(self._active) - 1))
-            gone.append(Gone(run))
-        self._active = []
-        return News(gone=gone)
 
-    def stop(self):
-        pass
+#: What training raises, by the seed of the run, and how the run ends.
+RAISED = {
+    0: (torch.OutOfMemoryError("CUDA out of memory"), "ok"),
+    1: (RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory"), "ok"),
+    2: (torch.OutOfMemoryError("CUDA out of memory"), "oom"),
+    3: (ValueError("a bug"), "error"),
+}
 
 
 def test_a_run_that_ran_out_of_memory_beside_others_is_retried_once_and_alone(
     experiment_file, tmp_path, monkeypatch
 ):
-    monkeypatch.setattr("tests.in_process.Inline", Crowded)
-    file = experiment_file(variants="{}", seeds="3", measure="[perplexity]")
+    trained, tried = worker.train, []
+
+    def train(*arguments, seed, **more):
+        tried.append(seed)
+        if tried.count(seed) == 1 or seed == 2:
+            raise RAISED[seed][0]
+        return trained(*arguments, seed=seed, **more)
+
+    monkeypatch.setattr(worker, "train", train)
+    monkeypatch.setattr("tests.in_process.Inline", Two)
+    file = experiment_file(variants="{}", seeds="4", measure="[perplexity]")
     assert run_in_process(file, tmp_path, "--workers", "2") == 1
-    outcomes = {r.seed: r.outcome for r in Store(tmp_path / "tiny").records()}
-    assert outcomes == {0: "ok", 1: "ok", 2: "oom"}
-    tries = [beside for _, beside in Crowded.last.beside]
-    assert tries == [1, 1, 0, 0, 0]
+    records = Store(tmp_path / "tiny").records()
+    assert {r.seed: r.outcome for r in records} == {seed: end for seed, (_, end) in RAISED.items()}
+    assert all(record.reason for record in records if not record.ok)
+    assert tried == [0, 1, 2, 3, 0, 1, 2]
+    assert Two.given == [2, 2, 1, 1, 1]
 
 
 class Interrupted(Inline):
@@ -330,7 +249,3 @@ def test_runs_of_two_machines_join_at_home_and_none_is_trained_again(
     home = Results.open(tmp_path / "home" / "tiny")
     assert [status.outcome for status in home.statuses] == ["ok"] * 8
     assert not any("file" in line and "before" in line for line in warnings(Frames.of(home)))
-    records = {r.id: r for m in ("one", "two") for r in Store(tmp_path / m / "tiny").records()}
-    assert {run: repr(home.record(run).metrics) for run in home.finished} == {
-        run: repr(record.metrics) for run, record in records.items()
-    }
