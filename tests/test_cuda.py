@@ -177,15 +177,9 @@ def test_commands_run_on_a_gpu_and_records_say_so(experiment_file, tmp_path):
     train_ = "{steps: 60, batch: 8, lr: 1e-2, evals: 2}"
     file = experiment_file(train=train_, measure="[perplexity, train_speed, kv_cache]")
 
-    def said(*words, code=0):
-        done = subprocess.run(
-            [PYTHON, "-m", "llama_ablate", *words, "--device", "cuda"],
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        assert done.returncode == code, done.stderr
-        return done.stdout
+    def said(*words):
+        command = [PYTHON, "-m", "llama_ablate", *words, "--device", "cuda"]
+        return subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout
 
     said("run", str(file), "--results", str(tmp_path))
     records = Store(tmp_path / "tiny").records()
