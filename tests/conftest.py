@@ -14,15 +14,12 @@ import torch
 
 from llama_ablate.commands.cli import main
 from llama_ablate.config import plugins
-from llama_ablate.model import counts
-from llama_ablate.model.components import REGISTRIES, spec_from
+from llama_ablate.model.components import spec_from
 from llama_ablate.report import page
-from llama_ablate.training.losses import LOSSES
-from llama_ablate.training.optimizers import OPTIMIZERS, optimizer_bytes
 
 from . import commands
 from . import tally as battery
-from .in_process import draw_nothing
+from .in_process import draw_nothing, own_registries
 from .in_process import in_process as _in_process
 
 os.environ["HF_HUB_OFFLINE"] = "1"  # no test may reach for a network
@@ -293,24 +290,15 @@ def words_tokenizer(tmp_path) -> Path:
 PLUGINS = Path(__file__).parents[1] / "experiments" / "plugins"
 
 
-def plugin_modules():
-    """Return the modules of plug-in files that this process has imported."""
-    return [module for name, module in sys.modules.items() if name.startswith(plugins._FILE)]
-
-
 @pytest.fixture
-def plugin(monkeypatch):
+def plugin():
     """Return a function that loads a plug-in of the repository by name; forget it afterwards."""
-    monkeypatch.setattr(plugins, "_loaded", {})
-    for registry in (*REGISTRIES.values(), OPTIMIZERS, LOSSES):
-        for kind in ("_components", "_schemas"):
-            monkeypatch.setattr(registry, kind, dict(getattr(registry, kind)))
 
     def load(name):
         file = PLUGINS / f"{name}.py"
         plugins.load([file])
-        return next(module for module in plugin_modules() if module.__file__ == str(file))
+        known = [module for key, module in sys.modules.items() if key.startswith(plugins._FILE)]
+        return next(module for module in known if module.__file__ == str(file))
 
-    yield load
-    counts.forget()
-    optimizer_bytes.cache_clear()
+    with own_registries():
+        yield load

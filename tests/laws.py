@@ -24,6 +24,7 @@ TOKENS = torch.randint(0, SMALL["vocab"], (2, 24), generator=torch.Generator().m
 GATED = ("glu", "bilinear", "reglu", "geglu", "swiglu")
 BLOCKS = ("pre", "post", "reordered", "sandwich", "parallel", "parallel-two-norms")
 UNGATED = ("linear", "relu", "relu2", "gelu", "silu")
+LONGER = {"name": "rope", "factor": 8.0, "original_context": 16}
 #: Every option of every component, once with another value than its default.
 OPTIONS = {
     "norm": [
@@ -44,35 +45,18 @@ OPTIONS = {
         {"name": "rope", "values": True},
         {"name": "rope", "scaling": "linear", "factor": 4.0},
         {"name": "rope", "scaling": "ntk", "factor": 4.0},
-        {
-            "name": "rope",
-            "scaling": "llama3",
-            "factor": 8.0,
-            "original_context": 16,
-            "low_freq": 1.5,
-            "high_freq": 2.5,
-        },
-        {
-            "name": "rope",
-            "scaling": "yarn",
-            "factor": 8.0,
-            "original_context": 16,
-            "beta_slow": 0.5,
-            "beta_fast": 2.0,
-            "truncate": False,
-        },
+        LONGER | {"scaling": "llama3", "low_freq": 1.5, "high_freq": 2.5},
+        LONGER | {"scaling": "yarn", "beta_slow": 0.5, "beta_fast": 2.0, "truncate": False},
         {"name": "t5", "buckets": 8, "max_distance": 12},
     ],
     "attention": [
         {"name": "gqa", "kv_heads": 4, "qk_norm": True},
-        {"name": "gqa", "qk_norm": True},
         {"name": "gqa", "qk_norm": "joined"},
         {"name": "gqa", "qkv_bias": False, "window": 5, "softcap": 0.5},
         {"name": "mha", "qk_norm": True, "window": 5},
-        {"name": "mha", "qkv_bias": False},
         {"name": "mqa", "qk_norm": True, "qkv_bias": False, "softcap": 0.5},
         {"name": "mqa", "window": 5},
-        {"name": "mha", "softcap": 0.5},
+        {"name": "mha", "qkv_bias": False, "softcap": 0.5},
         {"name": "mla", "latent": 12, "rope_dim": 2},
         {"name": "mla", "window": 5, "softcap": 0.5},
         {"name": "mla", "qk_norm": True, "window": 5},
