@@ -202,6 +202,14 @@ def test_skill_is_how_often_what_the_window_tells_is_the_likeliest_token(spec, l
     assert values["lag-copy_items"] == 1999 // copies.spec.context
 
 
+def nats_by_hand(found, most=None):
+    """Return the losses of at most so many windows of the test split, by window and position."""
+    ids = torch.from_numpy(np.asarray(found.tokens.split("test"), np.int64))
+    x = ids.unfold(0, 25, 24)[:most]
+    logits = found.model(x[:, :-1]).transpose(1, 2)
+    return torch.nn.functional.cross_entropy(logits, x[:, 1:], reduction="none")
+
+
 def test_loss_by_position_is_the_mean_over_windows_in_bands_that_double(subject):
     """24 positions: 1, 2-3, 4-7, 8-15, 16-24."""
     found = subject()
@@ -211,14 +219,7 @@ def test_loss_by_position_is_the_mean_over_windows_in_bands_that_double(subject)
     ]
     sizes = [1, 2, 4, 8, 9]
     mean = sum(v * n for v, n in zip(values.values(), sizes, strict=True)) / 24
-    split = np.asarray(found.tokens.split("test"), np.int64)
-    whole = len(split[:-1]) // 24 * 24
-    with torch.no_grad():
-        x = torch.from_numpy(split[: whole + 1])
-        rows, targets = x[:-1].view(-1, 24), x[1:].view(-1, 24)
-        nats = torch.nn.functional.cross_entropy(
-            found.model(rows).flatten(0, 1), targets.flatten(), reduction="none"
-        ).view(-1, 24)
+    nats = nats_by_hand(found).detach()
     assert mean == pytest.approx(nats.mean().item(), rel=1e-5)
     assert values["loss_at_position_1_to_1_nats"] == pytest.approx(nats[:, 0].mean().item())
 
@@ -262,12 +263,7 @@ def test_gradients_by_layer_are_those_of_autograd_and_leave_nothing_behind(subje
     found = subject(init_std=0.3)
     values = measure("gradients", found)
     assert all(p.grad is None for p in found.model.parameters())
-    split = np.asarray(found.tokens.split("test"), np.int64)
-    rows = min(len(split) - 1, 4096) // 24
-    x = torch.from_numpy(np.stack([split[i * 24 : i * 24 + 25] for i in range(rows)]))
-    loss = torch.nn.functional.cross_entropy(
-        found.model(x[:, :-1]).flatten(0, 1), x[:, 1:].flatten()
-    )
+    loss = nats_by_hand(found, 4096 // 24).mean()
     parameters = list(found.model.blocks[1].parameters())
     grads = torch.autograd.grad(loss, parameters)
     norm = torch.cat([g.flatten() for g in grads]).norm().item()

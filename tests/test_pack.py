@@ -21,8 +21,8 @@ from llama_ablate.files import disk
 from llama_ablate.files.strict_json import sealed
 from llama_ablate.results import CURVE, Results, Store, archive
 from llama_ablate.results.archive import write_pack
-from llama_ablate.results.record import Measurement, Value, row
 from tests import fsck, plans
+from tests.metrics import measured
 from tests.quiet import cpu_seconds
 from tests.reliability.harness import Disk, content, crash_at, in_child
 
@@ -52,28 +52,20 @@ def folder(tmp_path_factory):
     for run in list(plan.runs.values())[:-1]:
         loss = 2.0 + 0.1 * run.seed + 0.01 * run.seed * (run.variant == "v2")
         outcome = {"one1v2": "diverged", "two2v1": "error"}.get(run.id, "ok")
-        numbers = [
-            row("validation_loss_nats", loss, "nats", "loss", split="validation"),
-            row("test_loss_nats", loss + 1 / 3, "nats", "loss", split="test"),
-            row("odd", math.nan),
-        ]
+        numbers = measured(validation_loss_nats=loss, test_loss_nats=loss + 1 / 3, odd=math.nan)
         record = plans.record_of(
             run,
             label={v.id: v.label for v in variants}[run.variant],
-            train={"lr": 1e-3},
             outcome=outcome,
             reason="why\nnot" if outcome != "ok" else "",
-            metrics={"perplexity": Measurement(tuple(numbers))} if outcome == "ok" else {},
+            metrics={"perplexity": numbers} if outcome == "ok" else {},
         )
         curve = [{**ROW, "step": 1.0, "validation_loss_nats": math.nan}, {**ROW, "step": 2.0}]
         store.commit(record, curve if outcome != "error" else [], lambda file: file.write(b"w"))
     with store.alone("measure") as lease:
         for variant in variants:
-            rates = [Value("train_tokens_per_s", 3.0, samples=(2.0, 3.0, 4.0))]
-            speeds = Measurement(tuple(rates), circumstances="c", compute={"device": "cpu"})
-            store.add_metric(
-                lease, store.variant_folder(variant.label, variant.id), "train_speed", speeds
-            )
+            of_variant = store.variant_folder(variant.label, variant.id)
+            store.add_metric(lease, of_variant, "train_speed", measured(train_tokens_per_s=3.0))
     return store.root
 
 
