@@ -84,6 +84,7 @@ def test_a_baseline_can_be_named():
     for name in ("baseline", "layernorm"):  # what the unchanged model has on the axis
         found = of("one-at-a-time", axes={"norm": ["rmsnorm"]}, baseline=name)
         assert labels(found) == ["baseline", "rmsnorm"]
+    assert of("one-at-a-time", axes=BOTH)[0].covers == ["layernorm", "post"]
 
 
 def test_a_baseline_is_called_by_what_it_has_on_the_axes():
