@@ -1,12 +1,13 @@
 """Grids of seconds, run as users run them: in processes, stopped, killed, and gone on with."""
 
 import errno
+import math
 import os
 import shutil
 import signal
 import threading
 import time
-from itertools import count
+from itertools import chain, count, repeat
 from pathlib import Path
 
 import psutil
@@ -64,6 +65,33 @@ def test_a_run_is_committed_where_an_open_file_that_is_removed_gets_another_name
 
 def interrupt(*_arguments, **_more):
     raise KeyboardInterrupt
+
+
+@pytest.mark.full
+@pytest.mark.usefixtures("in_process")
+def test_a_model_of_ten_million_parameters_is_trained_stopped_resumed_and_generates(
+    experiment_file, tmp_path, answer, monkeypatch
+):
+    file = experiment_file(
+        "{}",
+        model="{dim: 320, layers: 8, heads: 8, context: 64, feedforward: swiglu}",
+        train="{steps: 12, batch: 4, lr: 1e-3, precision: float32, evals: 2}",
+        seeds="1",
+    )
+    (variant,) = answer("plan", file, "--json")["variants"]
+    assert 9_500_000 < variant["parameters"] < 10_500_000
+    assert run_in_process(file, tmp_path / "whole") == 0
+    asked = count()
+    stops = chain([lambda: next(asked) >= 6], repeat(lambda: False))
+    monkeypatch.setattr(worker, "_stop_signal", lambda _lease: next(stops))
+    assert run_in_process(file, tmp_path) == 0
+    assert not breaches(tmp_path / "tiny", tmp_path / "whole" / "tiny")
+    (record,) = Store(tmp_path / "tiny").records()
+    weights = load_file(Store(tmp_path / "tiny").weights(record.id))
+    assert sum(weight.numel() for weight in weights.values()) == variant["parameters"]
+    assert 1 < record.numbers["test_loss_nats"] < math.log(256)
+    words = ("generate", tmp_path / "tiny" / "baseline", "--prompt", "a", "--temperature", "0")
+    assert answer(*words, "--no-cache") == answer(*words)
 
 
 @pytest.mark.usefixtures("in_process")
