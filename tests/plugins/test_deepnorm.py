@@ -4,7 +4,6 @@ import math
 
 import pytest
 import torch
-from torch import nn
 
 from llama_ablate.model.blocks import BLOCKS
 from llama_ablate.model.context import Context
@@ -12,21 +11,12 @@ from llama_ablate.model.decoder import new_model
 from llama_ablate.model.positions import Position
 from tests.conftest import make_spec
 from tests.laws import initial_values_are_those_declared
+from tests.model.test_blocks import Halve, Twice
 
 
 @pytest.fixture(autouse=True)
 def _deepnorm(plugin):
     plugin("deepnorm")
-
-
-class Twice(nn.Module):
-    def forward(self, x, *_):
-        return 2 * x
-
-
-class Halve(nn.Module):
-    def forward(self, x, *_):
-        return x / 2
 
 
 def test_deepnorm_weighs_the_stream_by_the_fourth_root_of_twice_the_layers():

@@ -59,18 +59,15 @@ def test_a_layer_computes_what_that_of_transformers_does(mamba2, groups, bias):
     torch.testing.assert_close(ours(x, ctx), layer(x), rtol=1e-4, atol=1e-5)
 
 
-def inputs(tokens, *, batch=2, heads=4, groups=2, key=5, value=3, dtype=torch.float64):
+def inputs(tokens, groups=2, heads=4, key=5, value=3):
+    """Return what is read, written and kept of tokens, and a state."""
     generator = torch.Generator().manual_seed(0)
 
     def draw(*shape):
-        return torch.randn(batch, tokens, *shape, generator=generator, dtype=dtype)
+        return torch.randn(2, *shape, generator=generator, dtype=torch.float64).requires_grad_()
 
-    return draw(groups, key), draw(groups, key), draw(heads, value), -draw(heads).square()
-
-
-def state(*, batch=2, heads=4, key=5, value=3, dtype=torch.float64):
-    generator = torch.Generator().manual_seed(7)
-    return torch.randn(batch, heads, key, value, generator=generator, dtype=dtype)
+    c, b, x = (draw(tokens, *shape) for shape in ((groups, key), (groups, key), (heads, value)))
+    return c, b, x, -draw(tokens, heads).square(), draw(heads, key, value)
 
 
 def by_steps(c, b, x, decay, start):
@@ -92,7 +89,7 @@ def by_steps(c, b, x, decay, start):
 @pytest.mark.parametrize("groups", [1, 2])
 @pytest.mark.parametrize("tokens", [1, 16, 17, 50])
 def test_chunks_compute_the_recurrence_and_its_gradients(mamba2, tokens, groups):
-    given = [x.requires_grad_() for x in (*inputs(tokens, groups=groups), state())]
+    given = inputs(tokens, groups)
     chunked, stepped = mamba2.state_space_dual(*given, chunk=16), by_steps(*given)
     assert_same_with_gradients(given, chunked, stepped)
 
@@ -100,7 +97,7 @@ def test_chunks_compute_the_recurrence_and_its_gradients(mamba2, tokens, groups)
 @pytest.mark.parametrize("cuts", [[5, 6, 20], [15, 16, 17, 48]], ids=str)
 def test_a_document_starts_from_nothing_wherever_in_a_chunk_it_begins(mamba2, cuts):
     """The first goes on from a state; with gradients, which reach no document from another."""
-    given = [x.requires_grad_() for x in (*inputs(50), state())]
+    given = inputs(50)
     begins = torch.zeros(2, 50, dtype=torch.bool)
     begins[:, cuts] = True
     chunked = mamba2.state_space_dual(*given, begins_BT=begins, chunk=16)

@@ -1,27 +1,20 @@
-"""NorMuon, SOAP and SGD, each beside its formula, and under the laws."""
+"""NorMuon and SOAP, each beside its formula."""
 
 import math
 
 import numpy as np
 import pytest
-import torch
 
 from tests.training.test_optimizers import GRADIENTS, START, alone, stepped
 
 
 @pytest.fixture(autouse=True)
 def _optimizers(plugin):
-    for name in ("normuon", "sgd", "soap"):
+    for name in ("normuon", "soap"):
         plugin(name)
 
 
 LR, DECAY = 0.01, 0.5
-
-
-def after(name, gradients=GRADIENTS, **options):
-    """Return the weight that an optimizer makes of START."""
-    entry = {"name": name, **options}
-    return stepped(entry, alone(START), gradients, lr=LR, weight_decay=DECAY).numpy()
 
 
 @pytest.mark.parametrize("turned", [False, True], ids=["wide", "tall"])
@@ -70,18 +63,6 @@ def test_soap_steps_by_its_formula_with_bases_turned_every_other_step():
             square = square[rows][:, columns]
             q_left = np.linalg.qr(left @ q_left[:, rows])[0]
             q_right = np.linalg.qr(right @ q_right[:, columns])[0]
-    found = after("soap", gradients.tolist(), frequency=2)
+    entry = {"name": "soap", "frequency": 2}
+    found = stepped(entry, alone(START), gradients.tolist(), lr=LR, weight_decay=DECAY)
     np.testing.assert_allclose(found, expected, rtol=0, atol=1e-7)
-
-
-@pytest.mark.parametrize(("momentum", "nesterov"), [(0.0, False), (0.5, False), (0.5, True)])
-def test_gradient_descent_is_its_closed_form(momentum, nesterov):
-    """The velocity is a sum of past gradients, each weighted by the momentum to its age."""
-    entry = {"name": "sgd", "momentum": momentum, "nesterov": nesterov}
-    found = stepped(entry, alone(START), GRADIENTS, lr=0.1, weight_decay=0.0)
-    expected = torch.tensor(START, dtype=torch.float64)
-    gradients = [torch.tensor(g, dtype=torch.float64) for g in GRADIENTS]
-    for t, gradient in enumerate(gradients):
-        velocity = sum(momentum ** (t - s) * gradients[s] for s in range(t + 1))
-        expected -= 0.1 * (gradient + momentum * velocity if nesterov else velocity)
-    torch.testing.assert_close(found, expected, rtol=1e-13, atol=1e-13)
