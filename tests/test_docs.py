@@ -1,6 +1,5 @@
 """The documentation says what is: generated parts are fresh, examples run, links lead somewhere."""
 
-import importlib.util
 import re
 import shlex
 from pathlib import Path
@@ -14,17 +13,11 @@ CONTRIBUTING = "CONTRIBUTING.md"
 PAGES = [p for p in ROOT.rglob("*.md") if not {".venv", ".pytest_cache", "build"} & set(p.parts)]
 
 
-def generator():
-    """Return the module docs/generate.py."""
-    found = importlib.util.spec_from_file_location("generate", ROOT / "docs" / "generate.py")
-    module = importlib.util.module_from_spec(found)
-    found.loader.exec_module(module)
-    return module
-
-
 @pytest.mark.full  # `make docs-check`: it reads all of the published results
 def test_the_generated_parts_of_the_pages_are_fresh():
-    for page, text in generator().pages().items():
+    from docs import generate
+
+    for page, text in generate.pages().items():
         assert page.read_text("utf-8") == text, f"{page.name}: run make docs"
 
 
@@ -144,15 +137,6 @@ def test_the_worked_parts_of_the_pages_are_registered_and_obey_the_laws():
         assert "confidence" in LOSSES
         assert "weight_norms" in METRICS
         assert "he" in REGISTRIES["init"]
-
-
-def test_the_architecture_names_every_file_and_folder_of_the_package():
-    text = (ROOT / "docs" / "architecture.md").read_text("utf-8")
-    for path in (ROOT / "llama_ablate").iterdir():
-        if path.name.startswith("__"):
-            continue
-        name = f"`{path.name}{'/' if path.is_dir() else ''}`"
-        assert name in text, f"docs/architecture.md does not name {name}"
 
 
 NOTEBOOK = ROOT / "docs" / "from-experiment-to-plot.ipynb"

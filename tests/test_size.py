@@ -1,15 +1,6 @@
 """The code has a size that a reader can hold: it grows by decision, never by the way."""
 
-import importlib.util
-from pathlib import Path
-
-_SPEC = importlib.util.spec_from_file_location(
-    "lines", Path(__file__).parents[1] / "tools" / "lines.py"
-)
-assert _SPEC
-assert _SPEC.loader
-lines = importlib.util.module_from_spec(_SPEC)
-_SPEC.loader.exec_module(lines)
+from tools import lines
 
 
 def test_each_folder_is_within_its_limit():
