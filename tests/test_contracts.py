@@ -4,7 +4,6 @@ A new component is under these laws from the moment it is registered.
 """
 
 import itertools
-import re
 
 import pytest
 import torch
@@ -161,11 +160,3 @@ def test_weight_decay_shrinks_what_is_declared_and_nothing_else(combination):
 @pytest.mark.parametrize("optimizer", list(OPTIMIZERS))
 def test_every_optimizer_decays_what_is_declared_and_nothing_else(optimizer):
     laws.only_what_is_declared_decays(model_of(LLAMA), optimizer)
-
-
-@pytest.mark.parametrize(("slot", "name"), COMPONENTS)
-def test_every_component_says_what_it_is_and_names_its_source(slot, name):
-    summary = REGISTRIES[slot].summary(name)
-    source = r".{20}.*\([A-Z].*(19|20)\d\d.*\)\.$"
-    form = "ends with its source, as '(Author et al. 2019, arXiv:1910.07467).'"
-    assert re.search(source, summary), f"the first paragraph of {slot} '{name}' {form}"

@@ -1,7 +1,5 @@
 """What a variant is trained on, and how: documents, order, mixture, batch and precision as axes."""
 
-import json
-
 import numpy as np
 import pytest
 import torch
@@ -19,36 +17,32 @@ from llama_ablate.model.decoder import build
 from llama_ablate.model.weights import load_weights
 from llama_ablate.results import Results, Store
 from tests.conftest import LEARNS
-from tests.texts import prepared
-
-
-def documents(file, sentence, count):
-    """Write a file of documents, of which each says its number."""
-    texts = (sentence.format(i, i * i) * 6 for i in range(count))
-    file.write_text("".join(json.dumps({"text": text}) + "\n" for text in texts), "utf-8")
-    return file
+from tests.texts import prepared, write_jsonl
 
 
 @pytest.fixture
 def cats(tmp_path):
-    return documents(tmp_path / "cats.jsonl", "the cat {} sat on the mat, and the dog {} ran. ", 60)
+    cat = "the cat {} sat on the mat, and the dog {} ran. "
+    write_jsonl(tmp_path / "cats.jsonl", [cat.format(i, i * i) * 6 for i in range(60)])
+    return tmp_path / "cats.jsonl"
 
 
 @pytest.fixture
 def ships(tmp_path):
-    return documents(tmp_path / "ships.jsonl", "Ship {} left Quay {} for Zanzibar; none came. ", 90)
+    ship = "Ship {} left Quay {} for Zanzibar; none came. "
+    write_jsonl(tmp_path / "ships.jsonl", [ship.format(i, i * i) * 6 for i in range(90)])
+    return tmp_path / "ships.jsonl"
 
 
 @pytest.fixture
 def planned(experiment_file, cats, ships):
     """Return a function from axes, keys of `data` and other sections to a plan."""
 
-    def plan(axes="{norm: [layernorm]}", data="", tokenizer="bytes", **sections):
+    def plan(axes="{norm: [layernorm]}", data="", **sections):
         sources = f"sources: {{ships: {{name: files, path: '{ships}'}}}}"
-        corpus = f"corpus: {{name: files, path: '{cats}'}}, tokenizer: {tokenizer}, {sources}"
+        corpus = f"corpus: {{name: files, path: '{cats}'}}, tokenizer: bytes, {sources}"
         sections = {"data": f"{{{corpus}{data}}}", "train": LEARNS, **sections}
-        variants = axes if axes.startswith("{design") else f"{{axes: {axes}}}"
-        return make(experiment.load(experiment_file(variants, **sections)))
+        return make(experiment.load(experiment_file(f"{{axes: {axes}}}", **sections)))
 
     return plan
 
@@ -57,12 +51,6 @@ def ids(plan, label):
     """Return the runs of a variant, by id."""
     called = {v.id for table in plan.tables for v in table.variants if v.label == label}
     return [run.id for table in plan.tables for run in table.runs if run.variant in called]
-
-
-def variant_of(plan, label):
-    """Return a variant of the plan's document, and its table."""
-    table = plan.tables[0]
-    return next(v for v in table.variants if v.label == label), table
 
 
 def test_a_model_trained_with_documents_apart_is_another_run_where_it_is_evaluated_otherwise(
@@ -125,7 +113,7 @@ def test_a_mixture_is_part_of_the_run_and_a_null_one_is_the_text_itself(planned)
     plan = planned(axes)
     assert [v.label for v in plan.tables[0].variants] == ["baseline", "half"]
     assert ids(plan, "half") == ids(mixed, "baseline")
-    assert "half" in next(warn_of_text(variant_of(plan, "half")[1], plan.experiment))
+    assert "half" in next(warn_of_text(plan.tables[0], plan.experiment))
 
 
 CROSSED = """{data.documents: [mask], train.precision: [bfloat16],

@@ -10,6 +10,7 @@ from llama_ablate.design import forecast
 from llama_ablate.design.plan import make, paced
 from llama_ablate.model.counts import count, states
 from llama_ablate.model.decoder import build
+from tests.texts import sentences, write_jsonl
 
 FFN = "{axes: {feedforward: [relu]}}"
 
@@ -25,28 +26,10 @@ def by_label(table):
     return {variant.label: variant for variant in table.variants}
 
 
-def ids(plan):
-    return {*plan.runs}
-
-
 def steps_of(table, variant):
     """The steps of a variant's runs, which are all the same."""
     (steps,) = {run.steps for run in table.runs if run.variant == variant.id}
     return steps
-
-
-@pytest.fixture
-def several(tmp_path):
-    """Return a function from a tokenizer and other keys to a text of 40 documents."""
-    file = tmp_path / "several.jsonl"
-    texts = (f"the cat {i} sat on the mat, and the dog {i * i} ran. " * 9 for i in range(40))
-    file.write_text("".join(f'{{"text": "{text}"}}\n' for text in texts), "utf-8")
-
-    def data(tokenizer="bytes", **keys):
-        keys = {"corpus": f"{{name: files, path: '{file}'}}", "tokenizer": tokenizer, **keys}
-        return "{" + ", ".join(f"{key}: {value}" for key, value in keys.items()) + "}"
-
-    return data
 
 
 def test_several_budgets_are_several_tables_that_share_their_runs(planned):
@@ -156,13 +139,13 @@ def test_a_model_that_the_device_cannot_hold_is_refused_and_one_that_may_not_fit
     assert not (tmp_path / "r" / "tiny").exists()
 
 
-BPE = "{name: bpe, vocab: 300}"
-
-
-def test_variants_of_other_tokenizers_train_on_as_many_bytes_or_flops(planned, several):
+def test_variants_of_other_tokenizers_train_on_as_many_bytes_or_flops(planned, tmp_path):
+    file = tmp_path / "several.jsonl"
+    write_jsonl(file, [sentences(9, seed=i) for i in range(40)])
+    bpe = "tokenizer: {name: bpe, vocab: 300}"
     plan = planned(
         "{axes: {data.tokenizer: [bytes]}}",
-        data=several(BPE, order="documents"),
+        data=f"{{corpus: {{name: files, path: '{file}'}}, {bpe}, order: documents}}",
         budget="[bytes, flops]",
         train="{steps: 60, batch: 4, lr: 1e-3}",
     )

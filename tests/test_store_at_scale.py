@@ -79,18 +79,6 @@ def reads(words, root, monkeypatch, capsys):
     return opened, listed
 
 
-@pytest.mark.usefixtures("in_process")
-def test_a_report_reads_records_once_and_four_times_the_runs_take_four_times_the_work(
-    made, monkeypatch, capsys
-):
-    roots = (made(variants, 2) for variants in (15, 60))
-    found = [reads(["report"], root, monkeypatch, capsys) for root in roots]
-    (few, few_names), (many, many_names) = found
-    assert max(n for file, n in many.items() if file.name == "record.json") <= 2  # a hash, a read
-    assert many.total() < 5 * few.total()
-    assert many_names.total() < 5 * few_names.total()
-
-
 @pytest.mark.row("R17", "show of one variant reads its own runs")
 def test_to_show_a_variant_its_own_runs_are_read_and_no_more_than_that(made, monkeypatch, capsys):
     for variants in (15, 60):
@@ -123,14 +111,11 @@ def test_the_disk_that_runs_need_is_predicted_and_missing_room_is_told_before_th
 
     needed = {"none": 10 << 10, "best": 20 << 10, "all": 40 << 10}
     monkeypatch.setattr("llama_ablate.design.forecast.disk_bytes", lambda *_of: needed)
-    for free, fitting in ((5, []), (15, ["none"]), (25, ["best", "none"])):
-        usage = SimpleNamespace(free=free << 10)
-        monkeypatch.setattr("shutil.disk_usage", lambda _path, usage=usage: usage)
-        assert main(["run", str(file), "--results", str(tmp_path / "full")]) == 2
-        said = capsys.readouterr().err
-        assert f"need up to 40 KiB in '{tmp_path}/full/tiny', and {free} KiB are free" in said
-        assert said.count("\n") == 1
-        assert re.findall(r"--keep-weights (\w+) takes", said) == fitting
+    monkeypatch.setattr("shutil.disk_usage", lambda _path: SimpleNamespace(free=15 << 10))
+    assert main(["run", str(file), "--results", str(tmp_path / "full")]) == 2
+    said = capsys.readouterr().err
+    assert f"need up to 40 KiB in '{tmp_path}/full/tiny', and 15 KiB are free" in said
+    assert re.findall(r"--keep-weights (\w+) takes", said) == ["none"]
     # How this machine computes had been chosen, and stays for the next try.
     assert [p.name for p in (tmp_path / "full" / "tiny").iterdir()] == ["compute.json"]
 
@@ -146,11 +131,10 @@ def test_only_the_weights_that_are_asked_for_are_kept(
     store = Store(tmp_path / "tiny")
     kept = {p.parent for p in store.root.glob("runs/*/weights.safetensors")}
     assert len(kept) == left
-    if keep == "best":
-        for variant in store.plan.tables[0].variants:
-            of = [r for r in store.records() if r.variant == variant.id]
-            best = min(of, key=lambda r: r.numbers["validation_loss_nats"])
-            assert store.folder(best.id) in kept
+    for variant in store.plan.tables[0].variants:
+        of = [r for r in store.records() if r.variant == variant.id]
+        best = min(of, key=lambda r: r.numbers["validation_loss_nats"])
+        assert (store.folder(best.id) in kept) == (keep == "best")
     before = [p.stat().st_mtime_ns for p in sorted(store.root.glob("runs/*/record.json"))]
     assert main(arguments) == 0  # weights that were not kept are no damage
     after = [p.stat().st_mtime_ns for p in sorted(store.root.glob("runs/*/record.json"))]
