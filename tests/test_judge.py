@@ -1,7 +1,6 @@
 """The levels of a session of candidates, simulated ledgers, and a whole tiny session."""
 
 import os
-import random
 import signal
 import subprocess
 import sys
@@ -90,14 +89,10 @@ def test_where_nothing_helps_no_ledger_in_twenty_accepts_anything(volume):
 
 
 @pytest.fixture
-def session(tmp_path):
-    """Write a session file and its text."""
-    words = random.Random(1).choices(
-        ["the ", "cat ", "sat ", "on ", "a ", "mat ", "where "], k=9_000
-    )
-    (tmp_path / "text.txt").write_text("".join(words))
+def session(book, tmp_path):
+    """Write a session file."""
     file = tmp_path / "session.yaml"
-    file.write_text(SESSION.replace("TEXT", str(tmp_path / "text.txt")))
+    file.write_text(SESSION.replace("TEXT", str(book)))
     return file
 
 
@@ -133,9 +128,7 @@ def test_a_killed_session_goes_on_to_the_same_ledger_and_repeats_nothing(session
     ("change", "message"),
     [
         (("train.lr: 6.0e-3", "norm: no_such"), "no_such"),
-        (("candidates: 20, ", ""), "needs 'judge' with its candidates"),
         (("seeds: 4", "seeds: 1"), "2 to 1000 seeds"),
-        (("steps: 60", "stepss: 60"), "stepss"),
     ],
 )
 def test_a_mistake_is_told_and_spends_nothing(session, tmp_path, change, message):

@@ -55,27 +55,6 @@ def test_a_record_that_is_not_final_gives_way(store, outcome):
     assert not list((store.root / "failed").iterdir())
 
 
-@pytest.mark.parametrize("failing", ["curve", "weights", "rename"])
-def test_a_failure_in_the_middle_leaves_nothing_behind(store, failing, monkeypatch):
-    def fail(*_):
-        raise OSError(28, "No space left on device")
-
-    def rows():
-        yield ROW
-        fail()
-
-    if failing == "rename":
-        monkeypatch.setattr(disk, "place", fail)
-    with pytest.raises(OSError, match="No space left"):
-        store.commit(
-            RECORD,
-            rows() if failing == "curve" else [ROW],
-            fail if failing == "weights" else weights,
-        )
-    assert list((store.root / "runs").iterdir()) == []
-    assert store.record(RECORD.id) is None
-
-
 def test_a_failed_attempt_keeps_its_checkpoints_for_the_next_and_a_final_one_does_not(store):
     for outcome in ("error", "oom", "timeout", "cancelled", "ok"):
         lease = store.lease(RECORD.id)

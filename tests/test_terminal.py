@@ -22,18 +22,13 @@ from llama_ablate.results.live import LiveNote
 from tests.in_process import run_in_process
 from tests.plans import of_runs
 
-LABELS = [f"rmsnorm {p} gqa-kv_heads=2 {f} pre" for p in ("rope", "nope") for f in ("relu", "silu")]
-#: As the comparison: a label, what is decided, and more than most terminals hold.
+#: A label, what is decided, and more than most terminals hold.
 CELLS = pd.DataFrame(
     {
-        "variant": LABELS,
-        "n": ["3"] * 4,
-        "loss (nats)": ["4.7468"] * 4,
-        "difference [95%]": ["-0.1234 [-0.1345, -0.1123]"] * 4,
-        "verdict": ["baseline", "better", "worse", "inconclusive"],
-        "parameters": ["940,800"] * 4,
-        "train speed": ["0.92x"] * 4,
-        "over the floor (nats)": ["+0.1234"] * 4,
+        "variant": [f"rmsnorm rope gqa-kv_heads=2 {name} pre" for name in ("relu", "silu")],
+        "difference [95%]": ["-0.1234 [-0.1345, -0.1123]"] * 2,
+        "verdict": ["baseline", "inconclusive"],
+        **{f"column {n}": ["0.1234"] * 2 for n in range(3)},
     }
 )
 SGR = re.compile(r"\x1b\[[0-9;?]*[a-zA-Z]")
@@ -82,22 +77,11 @@ def test_a_table_fits_its_width_and_says_how_many_columns_it_leaves_out(width):
 
 
 @pytest.fixture
-def planned(tmp_path):
-    """Return a function from ids to the results of a plan of these runs."""
-
-    def made(*runs):
-        store = Store(tmp_path / "x")
-        store.prepare()
-        store.create(of_runs(*runs), "")
-        return store
-
-    return made
-
-
-@pytest.fixture
-def store(planned):
+def store(tmp_path):
     """Three runs, of which two are being trained: of one there is a note."""
-    store = planned("r1", "r2", "r3")
+    store = Store(tmp_path / "x")
+    store.prepare()
+    store.create(of_runs("r1", "r2", "r3"), "")
     leases = [store.lease(run) for run in ("r1", "r2")]
     note(store, 1)
     yield store
@@ -118,13 +102,10 @@ def note(store, step):
 
 def test_status_lists_what_is_running_and_how_far_it_is(store, answer):
     out = answer("status", store.root)
-    assert "3 runs: 1 pending, 2 running" in out
     assert re.search(r"v1 s0 +running +12% +2.500 +[\d,]+ +0:\d\d", out)
     runs = answer("status", store.root, "--json")["runs"]
     now = runs[0]["live"]
     assert (now["step"], now["train_loss"]) == (1, 2.5)
-    assert now["curve"]
-    assert now["seconds_left"] > 0
     assert runs[1]["outcome"] == "running"
     assert runs[1]["live"] is runs[2]["live"] is None
 
@@ -151,14 +132,8 @@ def test_the_watch_draws_in_place_until_ctrl_c_and_leaves_the_terminal_as_it_was
     assert "3 runs: 1 pending, 2 running" in after  # the last look stays
 
 
-@pytest.fixture
-def at_once(monkeypatch):
-    """Every step is noted."""
-    monkeypatch.setattr(live, "EVERY_S", 0.0)
-
-
-@pytest.mark.usefixtures("at_once")
 def test_a_worker_notes_the_curve_of_the_run_that_it_trains(experiment_file, tmp_path, monkeypatch):
+    monkeypatch.setattr(live, "EVERY_S", 0.0)  # every step is noted
     seen, finish = [], worker.METRICS.measure_all
 
     def look(choices, subject, readings):
