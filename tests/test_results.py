@@ -55,6 +55,16 @@ def test_a_record_that_is_not_final_gives_way(store, outcome):
     assert not list((store.root / "failed").iterdir())
 
 
+def test_a_write_that_fails_leaves_nothing_behind(store):
+    def fail(_file):
+        raise OSError(28, "No space left on device")
+
+    with pytest.raises(OSError, match="No space left"):
+        store.commit(RECORD, [ROW], fail)
+    assert list((store.root / "runs").iterdir()) == []
+    assert store.record(RECORD.id) is None
+
+
 def test_a_failed_attempt_keeps_its_checkpoints_for_the_next_and_a_final_one_does_not(store):
     for outcome in ("error", "oom", "timeout", "cancelled", "ok"):
         lease = store.lease(RECORD.id)
