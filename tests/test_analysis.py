@@ -1,9 +1,7 @@
 """The scripts of `analysis/`: what they compute, and what they print of committed packs."""
 
-import importlib
 import re
-import runpy
-import sys
+from importlib import import_module
 from pathlib import Path
 
 import numpy as np
@@ -11,46 +9,35 @@ import pandas as pd
 import pytest
 
 from analysis import claims
+from tests.in_process import run_script
 
 SCRIPTS = Path(__file__).parents[1] / "analysis"
 REFERENCE = SCRIPTS.parent / "results" / "reference"
 
 
-@pytest.fixture
-def script(monkeypatch, capsys):
-    """Run a script as a command: a function from its words to exit code, output and errors."""
-
-    def run(name, *words):
-        monkeypatch.setattr(sys, "argv", [name, *map(str, words)])
-        monkeypatch.syspath_prepend(SCRIPTS)  # as `python analysis/NAME.py` does
-        try:
-            runpy.run_path(str(SCRIPTS / name), run_name="__main__")
-            code = 0
-        except SystemExit as stopped:
-            code = stopped.code
-        return code, *capsys.readouterr()
-
-    return run
+@pytest.fixture(autouse=True)
+def _beside_the_scripts(monkeypatch):
+    monkeypatch.syspath_prepend(SCRIPTS)  # as `python analysis/NAME.py` does
 
 
-@pytest.fixture
-def module(monkeypatch):
-    """Import a script by its name."""
-    monkeypatch.syspath_prepend(SCRIPTS)
-    return importlib.import_module
+def printed(name, *words):
+    """Return what a script prints that ends well."""
+    done = run_script(SCRIPTS / name, *words)
+    assert (done.returncode, done.stderr) == (0, "")
+    return done.stdout
 
 
 @pytest.mark.parametrize("floor", [None, 1.2])
-def test_a_scaling_law_is_recovered_from_points_on_it(module, floor):
-    scaling = module("scaling_laws")
+def test_a_scaling_law_is_recovered_from_points_on_it(floor):
+    scaling = import_module("scaling_laws")
     law, sizes = scaling.Law(1.2, 15.0, 0.25), [1e4, 3e4, 1e5, 3e5, 1e6]
     found = scaling.fit_law(sizes, [law(x) for x in sizes], floor)
     assert found == pytest.approx(law, rel=1e-4)
 
 
-def test_the_public_points_refit_gives_the_surface_that_points_lie_on(module, script, tmp_path):
+def test_the_public_points_refit_gives_the_surface_that_points_lie_on(tmp_path):
     """Points made from the constants that are to come out, and five outliers above all of them."""
-    surface = module("surface").Surface(1.8172, 477.8, 0.3473, 2143.4, 0.3672)
+    surface = import_module("surface").Surface(1.8172, 477.8, 0.3473, 2143.4, 0.3672)
     draws = np.random.default_rng(0)
     parameters = np.exp(draws.uniform(np.log(6e7), np.log(1.6e10), 65))
     flops = np.exp(draws.uniform(np.log(6e18), np.log(3e21), 65))
@@ -59,8 +46,7 @@ def test_the_public_points_refit_gives_the_surface_that_points_lie_on(module, sc
     file = tmp_path / "points.csv"
     points = {"Model Size": parameters, "Training FLOP": flops, "loss": losses}
     pd.DataFrame(points).to_csv(file, index=False)
-    code, out, err = script("surface.py", file, "--draws", "2", "--outliers", "5")
-    assert (code, err) == (0, "")
+    out = printed("surface.py", file, "--draws", "2", "--outliers", "5")
     lines = {line.split()[0]: line.split() for line in out.splitlines()}
     for name in surface._fields:
         assert float(lines[name][1]) == pytest.approx(getattr(surface, name), rel=1e-3)
@@ -80,18 +66,16 @@ PRINTED = {
 
 
 @pytest.mark.parametrize("name", PRINTED)
-def test_a_script_reads_a_committed_pack(name, script):
+def test_a_script_reads_a_committed_pack(name):
     pack, expected = PRINTED[name]
-    code, out, err = script(name, REFERENCE / pack)
-    assert (code, err) == (0, "")
-    assert re.search(expected, out), out
+    assert re.search(expected, printed(name, REFERENCE / pack))
 
 
 def test_a_loop_that_keeps_what_is_lower_once_keeps_as_many_nulls_as_a_sequence_has_records(
-    module, monkeypatch
+    monkeypatch,
 ):
     """The last of n + 1 equal draws is the lowest with chance 1 / (n + 1)."""
-    records = module("records")
+    records = import_module("records")
     monkeypatch.setattr(records, "REPLAYS", 10)
     draws = np.random.default_rng(0)
     nulls = draws.normal(size=(20_000, 1, 2))
@@ -103,9 +87,8 @@ def test_a_loop_that_keeps_what_is_lower_once_keeps_as_many_nulls_as_a_sequence_
     assert counts["gained"] == counts["false: other seeds"] == 0
     assert counts["false: same run, other text"] == pytest.approx(0, abs=0.1)
     lowest = draws.normal(size=(10_000, records.RUNS + 1)).min(1).mean()
-    assert counts["claimed"] == pytest.approx(
-        -lowest, abs=0.1
-    )  # from a first record of 0 on average
+    # From a first record of 0 on average.
+    assert counts["claimed"] == pytest.approx(-lowest, abs=0.1)
 
 
 LEDGER = claims.read_ledger()

@@ -127,8 +127,5 @@ def test_a_metric_whose_options_were_changed_is_measured_again_from_weights_or_n
     tasks, guarded, notes = run("third")
     assert not tasks
     assert guarded == [("cloze accuracy", "not measured")]
-    base = "of 'rmsnorm (baseline)'"
-    (why,) = {line for line in notes.split("\n") if "it was taken as" in line and base in line}
-    assert why.startswith(f"note: cloze was not measured of 2 of 2 finished runs {base}")
-    assert "second.jsonl', and the file now states 'cloze task=" in why
-    assert why.endswith("third.jsonl'; `llama-ablate measure DIR cloze` takes it again.")
+    assert "cloze was not measured of 2 of 2 finished runs of 'rmsnorm (baseline)'" in notes
+    assert "second.jsonl', and the file now states 'cloze task=" in notes

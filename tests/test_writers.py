@@ -50,12 +50,9 @@ def changes(file):
             yield node.lineno, name
 
 
-def modules():
-    return {file.relative_to(PACKAGE).as_posix(): file for file in PACKAGE.rglob("*.py")}
-
-
 def test_only_these_modules_change_the_disk_by_calls_of_their_own():
-    found = {name: [*changes(file)] for name, file in modules().items()}
+    files = PACKAGE.rglob("*.py")
+    found = {file.relative_to(PACKAGE).as_posix(): [*changes(file)] for file in files}
     others = {name: lines for name, lines in found.items() if lines and name not in ALLOWED}
     assert others == {}, "use llama_ablate.files.disk, and disk.below for names from files"
     assert [name for name in ALLOWED if not found[name]] == [], "these need no permission"
