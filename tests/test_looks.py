@@ -1,7 +1,5 @@
 """A race and three looks through the command line: stopped, gone on with, and done."""
 
-from pathlib import Path
-
 import pytest
 
 from llama_ablate.commands.cli import main
@@ -12,7 +10,6 @@ from llama_ablate.launch import local
 from llama_ablate.results import Results, Store
 from tests.in_process import Inline, in_process, run_in_process
 
-DOCS = Path(__file__).parents[1] / "docs"
 FILE = """name: looked
 model: {dim: 16, layers: 1, heads: 2, context: 16}
 variants: {axes: {feedforward: [relu], norm: [layernorm]}}

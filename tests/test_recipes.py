@@ -1,7 +1,6 @@
 """The recipes of `experiments/recipes`: their parameters, and their layers beside transformers'."""
 
 import re
-import time
 from pathlib import Path
 
 import pytest
@@ -40,13 +39,10 @@ def planned(recipe):
 
 
 def test_the_table_of_the_readme_states_the_parameters_of_each_recipe():
-    """Each is planned within three seconds of CPU time, without its text."""
     rows = re.findall(r"\[`(\w+)\.yaml`\].*?\| ([\d,]+) \|", (FOLDER / "README.md").read_text())
     assert [name for name, _ in rows] == sorted(path.stem for path in FOLDER.glob("*.yaml"))
     for name, stated in rows:
-        start = time.process_time()
         assert planned(name)[0].parameters == int(stated.replace(",", ""))
-        assert time.process_time() - start < 3
 
 
 @torch.no_grad()
