@@ -139,6 +139,13 @@ def test_the_worked_parts_of_the_pages_are_registered_and_obey_the_laws():
         assert "he" in REGISTRIES["init"]
 
 
+def test_the_architecture_names_every_file_and_folder_of_the_package():
+    text = (ROOT / "docs" / "architecture.md").read_text("utf-8")
+    for path in (ROOT / "llama_ablate").iterdir():
+        if not path.name.startswith("__"):
+            assert f"`{path.name}{'/' if path.is_dir() else ''}`" in text
+
+
 NOTEBOOK = ROOT / "docs" / "from-experiment-to-plot.ipynb"
 
 

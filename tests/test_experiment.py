@@ -32,6 +32,12 @@ def test_a_file_is_laid_over_its_preset_key_by_key(load):
     assert model.norm == {"name": "layernorm"}
 
 
+def test_a_file_may_be_based_on_another_file(load):
+    parent = MINIMAL + "model: {dim: 40, layers: 3}\nseeds: 7\n"
+    of = load(parent, child=CHILD + "model: {dim: 48}\n")
+    assert (of.name, of.model.dim, of.model.layers, of.seeds) == ("child", 48, 3, 7)
+
+
 def test_texts_stand_in_place_of_the_data_of_a_base_and_the_other_way_round(load):
     texts = "texts: [{name: a, corpus: recall}]\n"
     data = MINIMAL + "data: {tokenizer: chars}\n"
