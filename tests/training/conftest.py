@@ -14,12 +14,13 @@ def tokens(book):
 
 
 @pytest.fixture
-def own(monkeypatch):
-    """Let what a test registers be forgotten."""
+def own():
+    """Let what a test registers be forgotten before its other fixtures end."""
+    with pytest.MonkeyPatch.context() as patch:
 
-    def copied(registry):
-        for kind in ("_components", "_schemas"):
-            monkeypatch.setattr(registry, kind, dict(getattr(registry, kind)))
-        return registry
+        def copied(registry):
+            for kind in ("_components", "_schemas"):
+                patch.setattr(registry, kind, dict(getattr(registry, kind)))
+            return registry
 
-    return copied
+        yield copied
