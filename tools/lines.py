@@ -19,7 +19,7 @@ PACKAGE = "llama_ablate"
 #: Limits to the lines of code of each folder of the package, of the modules directly in it, of the
 #: tests, of all scripts, and of the whole package. `tests/test_size.py` fails above them.
 LIMITS = {
-    "llama_ablate/commands": 2_197,
+    "llama_ablate/commands": 2_203,
     "llama_ablate/config": 1_679,
     "llama_ablate/data": 2_400,
     "llama_ablate/design": 1_471,
@@ -35,9 +35,9 @@ LIMITS = {
     "llama_ablate/track": 200,
     "llama_ablate/training": 1_378,
     "llama_ablate/*.py": 468,
-    "tests": 19_864,
+    "tests": 19_865,
     "scripts": 4_827,
-    "package": 25_819,
+    "package": 25_825,
 }
 #: Patterns of script files, outside package and tests.
 SCRIPTS = (

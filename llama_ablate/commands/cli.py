@@ -1,5 +1,6 @@
 """Command line: argument parser, dispatch to commands, error messages, and exit codes."""
 
+import atexit
 import errno
 import gc
 import os
@@ -35,6 +36,7 @@ _COLLECTED_AFTER = 100_000
 #: Name of the file of Python's import system in a stack.
 _IMPORT = "<frozen importlib._bootstrap>"
 _INTERRUPTED = "llama-ablate: interrupted; the same command goes on from here\n"
+_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _SIGNALLED = 128  # exit code of an interrupted command, less the number of the signal
 
 
@@ -162,7 +164,8 @@ def script() -> NoReturn:
     exit code that `main` returned.
     """
     gc.set_threshold(_COLLECTED_AFTER)
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+    atexit.register(_prepare_end)  # the first to be registered is called last
+    for number in _SIGNALS:
         if signal.getsignal(number) is not signal.SIG_IGN:  # nohup ignores SIGHUP
             signal.signal(number, _interrupt)
     devnull = os.open(os.devnull, os.O_RDWR)
@@ -181,15 +184,24 @@ def script() -> NoReturn:
     except SystemExit as ended:  # of the argument parser
         code = int(ended.code or 0)
     finally:
-        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        for number in _SIGNALS:
             signal.signal(number, lambda *_: os._exit(code))
         try:
             sys.stdout.flush()
         except OSError:  # the interpreter would try again at its end, and exit with 120
             os.dup2(devnull, sys.stdout.fileno())
-    # The interpreter collects garbage several times as it ends: 0.7 s once torch is imported.
-    gc.freeze()
     sys.exit(code)
+
+
+def _prepare_end() -> None:
+    """Ignore signals, and exempt all objects from further collections of garbage.
+
+    As it ends, the interpreter restores the default actions of signals, so that a late signal would
+    change the exit code. It also collects garbage several times: 0.7 s once torch is imported.
+    """
+    for number in _SIGNALS:
+        signal.signal(number, signal.SIG_IGN)
+    gc.freeze()
 
 
 class _Unfailing(FileIO):
