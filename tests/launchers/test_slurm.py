@@ -71,7 +71,8 @@ def befall(event, cluster, chance):
         started_again(cluster, job)
     elif event == "step":
         steps = [p for n in cluster.names for p in cluster.processes(n) if "stepd" in p.name()]
-        chance.choice(steps).kill()
+        for step in chance.sample(steps, min(1, len(steps))):  # it may just have ended
+            step.kill()
     elif event == "controller":
         cluster.kill("slurmctld")
         time.sleep(1)

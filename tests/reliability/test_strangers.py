@@ -16,7 +16,7 @@ import pytest
 import llama_ablate as la
 from llama_ablate.commands.cli import main
 from llama_ablate.errors import ConfigError
-from llama_ablate.files.strict_json import sealed
+from llama_ablate.files import strict_json
 from llama_ablate.results import Results
 from llama_ablate.results.archive import PACK, archived, write_pack
 from tests import filled
@@ -83,7 +83,9 @@ class Parts:
             folder = name.removesuffix("record.json")
             for file in files.keys() & {"curve.csv"}:
                 files[file] = hashlib.sha256(self._text(folder + file)).hexdigest()
-        return sealed(document, name)
+        # A lone surrogate is escaped, as other programs may write it.
+        text = strict_json.to_json(document).removesuffix("\n}").encode("utf-8", "backslashreplace")
+        return text + strict_json._SEAL.format(strict_json._digest(text, name)).encode()
 
     def some(self):
         """Return the plan, the protocol, and the documents of one run and of one variant."""
