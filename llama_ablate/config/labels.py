@@ -154,7 +154,7 @@ def name_corpus(data: Data) -> str:
     texts = [p if isinstance(p, str) else p[0] for p in map(entry.get, ("train", "path")) if p]
     parts = [part for text in texts for part in text.split("/")]
     names = [part for part in parts if part.strip(".") and not {*part} & {*"*?[{"}]
-    return (data.name or names[-1]) if names else str(entry["name"])
+    return (data.name or names[-1]) if names else str(entry.get("name", ""))
 
 
 def name_text(data: Data) -> str:
@@ -164,4 +164,4 @@ def name_text(data: Data) -> str:
     corpus = {"name": data.corpus} if isinstance(data.corpus, str) else dict(data.corpus)
     options = [f"{k}={v}" for k, v in corpus.items() if k not in ("name", "path")]
     read = data.model_dump(include={"documents", "order"}, exclude_defaults=True)
-    return " ".join([str(corpus["name"]), *options, *(f"{k}={v}" for k, v in read.items())])
+    return " ".join([str(corpus.get("name", "")), *options, *(f"{k}={v}" for k, v in read.items())])

@@ -49,10 +49,13 @@ def at_work(cluster, what="%i"):
 
 
 def started_again(cluster, job):
-    """Spare a requeued job the seconds that it has to wait; return when it is out of the way."""
-    cluster.wait(lambda: job not in jobs(cluster), f"{job} has left")
+    """Spare a requeued job the seconds that it has to wait; return when it runs or has ended."""
+    cluster.wait(lambda: job not in jobs(cluster, "RUNNING,COMPLETING"), f"{job} has left")
     update = ("scontrol", "update", f"JobId={job}", "StartTime=now")
-    cluster.wait(lambda: job in jobs(cluster) or not cluster.command(*update), f"{job} may start")
+    cluster.wait(
+        lambda: job not in jobs(cluster, "PENDING") or not cluster.command(*update),
+        f"{job} may start",
+    )
 
 
 def befall(event, cluster, chance):

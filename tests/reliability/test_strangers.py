@@ -242,6 +242,8 @@ REPORTED = [
     ((*VARIANT, "label"), "x" * 100_000),
     ((*TABLE, "runs", 0, "tuned"), {"lr": 1}),
     (("protocol.json", "versions", 0, "stated", "hypotheses"), None),
+    (("plan.json", "experiment", "hypotheses"), {}),
+    ((*TABLE, "text", "source", "corpus"), {}),
     ((RECORD, "environment", "extra"), "\ud800"),
     ((CURVE, "step"), ["NaN"] * 5),
     ((*MEASURED, "value"), "Infinity"),
