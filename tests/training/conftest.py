@@ -5,6 +5,7 @@ import pytest
 from llama_ablate.data import tokens as store
 from llama_ablate.data.corpus import CORPORA
 from llama_ablate.data.tokenizer import TOKENIZERS
+from tests.in_process import own_registries
 
 
 @pytest.fixture
@@ -15,12 +16,6 @@ def tokens(book):
 
 @pytest.fixture
 def own():
-    """Let what a test registers be forgotten before its other fixtures end."""
-    with pytest.MonkeyPatch.context() as patch:
-
-        def copied(registry):
-            for kind in ("_components", "_schemas"):
-                patch.setattr(registry, kind, dict(getattr(registry, kind)))
-            return registry
-
-        yield copied
+    """Let what a test registers be forgotten."""
+    with own_registries():
+        yield

@@ -81,12 +81,12 @@ def test_extra_layers_are_drawn_from_seed_and_name_and_are_no_part_of_the_model(
     assert count(one.model.spec).parameters == sum(p.numel() for p in one.model.parameters())
 
 
-def test_what_a_loss_may_not_ask_for_is_named(spec, own):
+def test_what_a_loss_may_not_ask_for_is_named(spec):
     class Asking(torch.nn.Module):
         def forward(self, logit):
             return logit.sum()
 
-    own(LOSSES).register("asking")(Asking)
+    LOSSES.register("asking")(Asking)
     with pytest.raises(ConfigError, match=r"asks for 'logit'; allowed: .*did you mean 'logits'"):
         objective(spec, "asking")
     with pytest.raises(ConfigError, match="supplies no size 'logit'"):

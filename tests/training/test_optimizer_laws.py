@@ -78,12 +78,13 @@ FAULTS = {
 }
 
 
+@pytest.mark.usefixtures("own")
 @pytest.mark.parametrize("words", FAULTS)
-def test_a_fault_is_caught_by_its_law(words, own):
+def test_a_fault_is_caught_by_its_law(words):
     def faulty(weights):
         return FAULTS[words](weights)
 
-    own(OPTIMIZERS).register("faulty")(faulty)
+    OPTIMIZERS.register("faulty")(faulty)
     with pytest.raises(ConfigError) as error:
         optimizer_laws.check(OPTIMIZERS.resolve("faulty"))
     assert str(error.value).startswith("the optimizer 'faulty' ")

@@ -68,16 +68,17 @@ def test_no_more_logits_are_made_at_once_than_allowed(spec):
     assert max(made) == 6  # six equal parts, where five of 7 would leave one token
 
 
-@pytest.mark.usefixtures("some")
-def test_a_loss_that_asks_for_all_logits_gets_them_all(spec, own):
+@pytest.mark.usefixtures("some", "own")
+def test_a_loss_that_asks_for_all_logits_gets_them_all(spec):
     """Not every function of logits is a mean over tokens: this one is of each sequence."""
     seen = []
-    own(LOSSES).register("spread")(lambda logits: seen.append(logits.shape) or logits.std(1).mean())
+    LOSSES.register("spread")(lambda logits: seen.append(logits.shape) or logits.std(1).mean())
     computed(spec, "spread")
     assert seen == [(3, 12, 61)]
 
 
-def test_a_loss_of_tokens_may_ask_for_targets_and_nothing_else(spec, own):
-    own(LOSSES).register("both")(lambda token_logits, hidden: token_logits.mean() * hidden.mean())
+@pytest.mark.usefixtures("own")
+def test_a_loss_of_tokens_may_ask_for_targets_and_nothing_else(spec):
+    LOSSES.register("both")(lambda token_logits, hidden: token_logits.mean() * hidden.mean())
     with pytest.raises(ConfigError, match="'both' asks for 'token_logits' and 'hidden'"):
         computed(spec, "both")
