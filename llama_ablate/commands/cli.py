@@ -161,7 +161,7 @@ def script() -> NoReturn:
 
     SIGTERM and SIGHUP interrupt like Ctrl-C. Closed streams, full disks and broken pipes do not
     change the exit code. After `main` has returned, a signal ends the process at once, with the
-    exit code that `main` returned.
+    exit code that `main` returned; while the interpreter ends, signals are ignored.
     """
     gc.set_threshold(_COLLECTED_AFTER)
     atexit.register(_prepare_end)  # the first to be registered is called last

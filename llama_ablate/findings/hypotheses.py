@@ -98,8 +98,12 @@ def _test(entry: Hypothesis, table: Table, tested: Tested) -> dict[str, Any]:
 
 def _list_unjudged(frames: Frames) -> Iterator[dict[str, Any]]:
     """Yield a row for each stored hypothesis whose form is no longer supported."""
-    refused = [one for one in frames.plan.refused if one.where[0] == "hypotheses" and one.where[1:]]
-    for refusal in sorted(refused, key=lambda one: int(one.where[1])):
+    refused = [
+        refusal
+        for refusal in frames.plan.refused
+        if refusal.where[0] == "hypotheses" and len(refusal.where) > 1
+    ]
+    for refusal in sorted(refused, key=lambda refusal: int(refusal.where[1])):
         if isinstance(refusal.value, dict):
             statement = ", ".join(f"{key} {value}" for key, value in refusal.value.items() if value)
             yield {"hypothesis": statement, "result": NO_LONGER_JUDGED, "n": 0}

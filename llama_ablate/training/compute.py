@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, fields, replace
 from functools import partial
-from statistics import median
 from typing import Any, cast
 
 import psutil
@@ -297,13 +296,13 @@ def multiplies_bfloat16(device: str) -> bool:
     return bool(torch.cpu._is_avx512_bf16_supported())  # noqa: SLF001  public from torch 2.11 on
 
 
-def measured(spec: ModelSpec, train: Train, compute: Compute, rounds: int = 1) -> Compute:
+def measured(spec: ModelSpec, train: Train, compute: Compute) -> Compute:
     """Measure the training speed of a compute configuration, for forecasts.
 
     The function times the forward and backward pass of a one-layer model, or of one period of a
-    layer pattern. Turns alternate with the same pass in float32, the precision of held-out
-    evaluation. The optimizer's share is not timed but computed for AdamW. The measurement takes
-    about half a second for small models.
+    layer pattern, and the same pass in float32, the precision of held-out evaluation, once each
+    after a warm-up. The optimizer's share is not timed but computed for AdamW. The measurement
+    takes about half a second for small models.
     """
     configure_process(compute.threads, compute.device)
     one_layer = replace(spec, layers=spec.period)
@@ -319,16 +318,16 @@ def measured(spec: ModelSpec, train: Train, compute: Compute, rounds: int = 1) -
         case: partial(_forward_backward_s, objective, tokens, case)
         for case in (compute, in_float32)
     }
-    seconds, errors = interleave(cases, rounds, warm_up=1)
+    seconds, errors = interleave(cases, rounds=1, warm_up=1)
     for error in errors.values():
         raise error
     optimizer_s = count(one_layer).parameters * _ADAMW_S[compute.device]
-    medians = {case: median(samples) + optimizer_s for case, samples in seconds.items()}
+    steps_s = {case: second + optimizer_s for case, (second,) in seconds.items()}
     flops = count(one_layer).work * batch * one_layer.context
     return replace(
         compute,
-        flops_per_s=flops / medians[compute],
-        tried_s=tuple((f"{case.precision} {case.kernel}", s) for case, s in medians.items()),
+        flops_per_s=flops / steps_s[compute],
+        tried_s=tuple((f"{case.precision} {case.kernel}", s) for case, s in steps_s.items()),
     )
 
 

@@ -126,7 +126,7 @@ def test_a_step_that_is_timed_has_a_micro_batch_or_as_much_of_it_as_is_quick(
         computing._Step, "losses", lambda step: seen.append(step.parts[0].shape) or losses(step)
     )
     monkeypatch.setitem(computing._TIMED_FLOPS, "cpu", most * a_sequence)
-    timed = measured(one, asked(batch=16, accumulate=2), Compute("cpu", 1, "bfloat16"), rounds=1)
+    timed = measured(one, asked(batch=16, accumulate=2), Compute("cpu", 1, "bfloat16"))
     assert seen == [(rows, 25)] * 4  # in bfloat16 and in float32, each once to warm up
     tried = dict(timed.tried_s)
     assert list(tried) == ["bfloat16 fused", "float32 fused"]
